@@ -28,13 +28,11 @@ def _cell(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table."""
     lines = [list(head), ["---"] * len(head), *([_cell(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def _of_kinds(kinds: Iterable[str]) -> str:
-    """Return kinds in words."""
     named = [kind for kind in FILE_KINDS if kind in set(kinds)]
     return "all" if len(named) == len(FILE_KINDS) else ", ".join(named)
 

@@ -212,7 +212,7 @@ class Job:
     def save(self, step: int) -> Path:
         """Save models, optimizers and the place in the data where the run stages a step; return the folder."""
         folder = self.run.checkpoints.staged(step)
-        self.ranks.save_checkpoint(str(folder / "actor"), None, step)
+        self.ranks.save_checkpoint(str(folder / "actor"), global_step=step)
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(self.data.loader.state_dict(), folder / DATA_FILE)
         return folder
@@ -242,8 +242,7 @@ def start_ranks(config: DictConfig, worker: type, role: str) -> tuple[Any, RayWo
     trainer = config.trainer
     OmegaConf.update(config, f"actor_rollout_ref.{KEY}", config[KEY], force_add=True)
     pools = ResourcePoolManager(
-        resource_pool_spec={"global_pool": [trainer.n_gpus_per_node] * trainer.nnodes},
-        mapping={role: "global_pool"},
+        resource_pool_spec={"global_pool": [trainer.n_gpus_per_node] * trainer.nnodes}, mapping={role: "global_pool"}
     )
     pools.create_resource_pool()
     pool = pools.get_resource_pool(role)

@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Kind:
     """
 
     worker: type
+    reduce: Callable[[Mapping[str, Any]], dict[str, float]]  # a step's metrics from the ranks' counts
     role = "actor_rollout_ref"  # verl's name of the models that a rank holds
     serves = True  # rollout servers answer prompts
 
@@ -73,9 +74,11 @@ class Kind:
         """Give each row what the loss multiplies it by; return metrics of that."""
         return {}
 
-    @abstractmethod
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
         """Have the ranks make the step's updates; return their metrics."""
+        raw, metrics = job.call_ranks("update_actor", rows)
+        self.note_skipped(raw)
+        return metrics | self.reduce(raw)
 
     def save(self, folder: Path) -> None:
         """Save in a step's checkpoint what the ranks do not know."""
@@ -101,7 +104,6 @@ class Sampled(Kind):
     """A kind whose rows are answers of the rollout servers."""
 
     def ask(self, job: Job, step: int) -> Batch:
-        """Return the step's prompts."""
         num = int(job.config.actor_rollout_ref.rollout.n)
         return Batch(prompts=self.data.next_prompts(step), partition=TRAIN, step=step, num_samples=num)
 
@@ -156,7 +158,7 @@ class Sampled(Kind):
 class Grpo(Sampled):
     """Kind `grpo`: verl's advantages and the policy loss, for which the ranks read old and reference log-probabilities."""
 
-    worker = policy_worker.PolicyWorker
+    worker, reduce = policy_worker.PolicyWorker, staticmethod(policy_worker.reduce)
 
     def prepare(self) -> None:
         self.role = "actor_rollout_ref" if self.ours.spec.has_reference else "actor_rollout"
@@ -164,11 +166,6 @@ class Grpo(Sampled):
     def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
         put_advantages(rows, self.data.config.algorithm)
         return {}
-
-    def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
-        raw, metrics = job.call_ranks("update_actor", rows)
-        self.note_skipped(raw)
-        return metrics | policy_worker.reduce(raw)
 
     def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
         metrics = made.progress(step, self.data.epoch(step), timing)
@@ -287,6 +284,7 @@ class Sft(Kind):
     """Kind `sft`: cross-entropy on given answers; nothing is rolled out, scored or served."""
 
     worker, role, serves = StudentWorker, "actor", False
+    reduce = staticmethod(step_metrics.answer_metrics)
     _VALIDATION_STEP = 0  # every validation is measured on the teacher's answers that this step draws
 
     @property
@@ -305,11 +303,6 @@ class Sft(Kind):
         rows, num_cut = self._train.rows(indices, step)
         dropped = self.data.train.num_overlong_dropped
         return rows, {"sft/num_cut": float(num_cut), "data/num_overlong_dropped": float(dropped)}
-
-    def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:
-        raw, metrics = job.call_ranks("update_actor", rows)
-        self.note_skipped(raw)
-        return metrics | step_metrics.answer_metrics(raw)
 
     def validate(self, job: Job, step: int) -> dict[str, Any]:
         """Return the loss on the validation rows, over all their trained tokens."""

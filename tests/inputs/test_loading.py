@@ -26,4 +26,4 @@ def test_a_tokenizer_that_a_missing_package_reads_is_refused_with_both_ways_out(
 
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", load)
     with pytest.raises(SpecError, match=r"install what wrote it .*, or save_pretrained the tokenizer elsewhere"):
-        load_tokenizer("model", OmegaConf.create({"path": str(tmp_path), "trust_remote_code": False}))
+        load_tokenizer(OmegaConf.create({"path": str(tmp_path), "trust_remote_code": False}))

@@ -1,7 +1,7 @@
 """Two models small enough to count by hand, and a job of theirs."""
 
 from opd.memory.job import Job
-from opd.memory.shapes import ModelShape
+from opd.shapes import ModelShape
 
 # A layer: attention 2 x 8 x (8 + 8), feed-forward 3 x 8 x 16, norms 2 x 8 = 656. In all 2 x 656 + 100 x 8 + 8 = 2120.
 STUDENT = ModelShape(

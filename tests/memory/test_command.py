@@ -5,8 +5,9 @@ from functools import partial
 
 import pytest
 
+from opd import shapes
 from opd.experiment import load_text
-from opd.memory import command, shapes
+from opd.memory import command
 from opd.memory.plan import make_plan
 from opd.store.base import NO_RETRY
 

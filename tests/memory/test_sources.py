@@ -10,12 +10,12 @@ from tests.minimal import MINIMAL
 
 from opd.experiment import parse_tree
 from opd.experiment.sections import Attention
-from opd.memory.shapes import ModelShape
 from opd.memory.sources import (
     job_from_spec,
     most_read_tokens,
     most_train_tokens,
 )
+from opd.shapes import ModelShape
 
 ROW, LONGER = 2048 + 8192, 4096 + 8192
 

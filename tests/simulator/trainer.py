@@ -214,7 +214,7 @@ class Trainer:
         if not self.run.checkpoints.begin(self.step):
             return
         staged = self.run.checkpoints.staged(self.step)
-        self.workers.save_checkpoint(str(staged / "actor"), None, self.step, None)
+        self.workers.save_checkpoint(str(staged / "actor"), global_step=self.step)
         staged.mkdir(parents=True, exist_ok=True)
         _write(staged / "data.pt", content(self.run.attempt, self.step, DRIVER, "data", self.state))
         self._unsealed = self.step

@@ -13,10 +13,11 @@ from torch import Tensor
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 
+from opd.compat import replaced
 from opd.errors import Unfit
 from opd.update import packing
 from opd.update.attention import VARLEN, row_arguments
-from opd.update.packing import LONG, may_pack, own_attention, probe_rows
+from opd.update.packing import LONG, may_pack, probe_rows
 
 SIZES = {
     "vocab_size": 64,
@@ -104,7 +105,7 @@ def _probe(model: transformers.PreTrainedModel) -> bool:
         return seen.pop()
 
     def alone(rows: Sequence[Tensor]) -> Tensor:
-        with own_attention(model.config):
+        with replaced(model.config, _attn_implementation="eager"):
             model(input_ids=rows[0][None], use_cache=False)
         return seen.pop()
 

@@ -10,10 +10,11 @@ from tests.update.models import uneven_rows
 from tests.update.workers import Case
 
 from opd.update.token_view import VALUES
+from opd.weights.tokens import TOKEN_SCORES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SCORES = ["random", "position", "entropy", "divergence", "soft_or", "q3"]
+SCORES = [*TOKEN_SCORES]
 SHOWN = (0, 2, 5, 7)  # of which 5 has no trained token
 ROWS = uneven_rows()
 COUNTS = [sum(row["mask"]) for row in ROWS]

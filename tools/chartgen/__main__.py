@@ -43,10 +43,7 @@ def schema() -> dict[str, Any]:
     definitions["experiment"] = {
         "properties": {"kind": {"enum": list(FILE_KINDS)}, "stages": STAGES},
         "allOf": [
-            {
-                "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
-                "then": {"$ref": f"#/$defs/{kind}"},
-            }
+            {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": {"$ref": f"#/$defs/{kind}"}}
             for kind in FILE_KINDS
         ],
     }

@@ -119,9 +119,9 @@ class Conversation:
             end = self._end_of_turn(whole, k, len(replies), last_token)
             text = self._render([_QUESTION, *self._turn(k, replies, ())])
             piece = text[self._end_of_turn(text, k, len(replies), last_token) :]
-            lost = [reply for reply in replies if reply not in piece and _as_json(reply) not in piece]
-            if lost:
-                raise self._unfit(f"a tool reply {lost[0]!r} is not in the text it writes")
+            for reply in replies:  # as it is, or as the inside of a JSON string, which Llama 3's templates write
+                if reply not in piece and json.dumps(reply, ensure_ascii=False)[1:-1] not in piece:
+                    raise self._unfit(f"a tool reply {reply!r} is not in the text it writes")
             rest = whole[end:] if k + 1 == len(_PROBES) else whole[end : _start_of_turn(whole, k + 1)]
             # A past turn may lack the empty thought that a header begins with, or carry one that a header lacks.
             if not (piece.startswith(rest) or rest.startswith(piece)):
@@ -174,11 +174,6 @@ class Conversation:
 def call_id(turn: int, call: int) -> str:
     """Return an id for a call whose syntax has none: nine letters and digits, the only form that Mistral's templates take."""
     return f"opd{turn:03d}{call:03d}"
-
-
-def _as_json(reply: str) -> str:
-    """Return the inside of a reply that a template writes as a JSON string, as Llama 3's do."""
-    return json.dumps(reply, ensure_ascii=False)[1:-1]
 
 
 def _start_of_turn(text: str, turn: int) -> int:

@@ -7,13 +7,7 @@ from functools import lru_cache, partial
 from typing import Any
 from uuid import uuid4
 
-from verl.experimental.agent_loop.agent_loop import (
-    AgentLoopBase,
-    AgentLoopMetrics,
-    AgentLoopOutput,
-    ToolListWrap,
-    register,
-)
+from verl.experimental.agent_loop import agent_loop
 
 from opd.agent.conversation import Conversation
 from opd.agent.dialogue import Dialogue, DialogueRunner, Limits, Sampled
@@ -74,7 +68,6 @@ class EpisodeTools:
     case_id: str | None
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
-        """Run one call."""
         return await self.pool.call(name, arguments, episode_seed=self.episode_seed, case_id=self.case_id)
 
 
@@ -219,17 +212,17 @@ def shared(config: Any, tokenizer: Any, own_tools: Sequence[Any] = ()) -> Shared
     return _SHARED[config[KEY]]
 
 
-@register(AGENT_LOOP)
-class ToolDialogueLoop(AgentLoopBase):
+@agent_loop.register(AGENT_LOOP)
+class ToolDialogueLoop(agent_loop.AgentLoopBase):
     """Conversations with tools, every token accounted for. `dialogue` holds the last one."""
 
-    def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any):
+    def __init__(self, *args: Any, tools: agent_loop.ToolListWrap | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._own_tools = {tool.name: tool for tool in (tools.tools if tools else [])}
         self._shared = shared(self.config, self.tokenizer, list(self._own_tools.values()))
         self.dialogue: Dialogue | None = None
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> agent_loop.AgentLoopOutput:
         """Answer one row of the data set: `raw_prompt`, and `extra_info` for the episode and its tools."""
         program = self._shared.program
         extra: Mapping[str, Any] = {} if program else row.get("extra_info") or {}
@@ -263,13 +256,13 @@ class ToolDialogueLoop(AgentLoopBase):
                 await own.release()
         self.dialogue = dialogue
         found = None if returned is None else row_of_returned(returned)
-        return AgentLoopOutput(
+        return agent_loop.AgentLoopOutput(
             prompt_ids=dialogue.prompt_ids,
             response_ids=dialogue.response_ids,
             response_mask=dialogue.mask,
             response_logprobs=dialogue.logprobs,
             num_turns=num_turns(dialogue),
-            metrics=AgentLoopMetrics(),
+            metrics=agent_loop.AgentLoopMetrics(),
             reward_score=found and found["score"],
             # The reward function gets these inside `extra_info`.
             extra_fields=({} if found is None else {"reward_extra_info": found})

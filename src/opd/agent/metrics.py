@@ -1,7 +1,5 @@
 """Counts over conversations with tools, added up over batches and processes, and turned into metrics once."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -23,7 +21,7 @@ class AgentCounts:
     """Longest call of each tool."""
 
     @classmethod
-    def of(cls, dialogue: Dialogue) -> AgentCounts:
+    def of(cls, dialogue: Dialogue) -> "AgentCounts":
         """Return the counts of one conversation."""
         counts = cls(turns=Counter([num_turns(dialogue)]))
         sums, longest_s = counts.sums, counts.longest_s
@@ -44,7 +42,7 @@ class AgentCounts:
             longest_s[tool] = max(longest_s.get(tool, 0.0), call.seconds)
         return counts
 
-    def add(self, other: AgentCounts) -> None:
+    def add(self, other: "AgentCounts") -> None:
         """Add another's counts to these."""
         for name, value in other.sums.items():
             self.sums[name] += value

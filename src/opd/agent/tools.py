@@ -1,7 +1,5 @@
 """A tool: its description for a model, its arguments as a model wrote them, its replies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,7 +24,7 @@ class Tool(NamedTuple):
     name: str
     description: str
     arguments: type[BaseModel]
-    run: Callable[[Any, Any], Reply]
+    run: "Callable[[Any, Any], Reply]"
     """Takes the row's view of the database and an instance of `arguments`; returns what JSON can hold."""
     parameters: Mapping[str, Any] | None = None
     """JSON schema of the arguments, as the model reads it; None means the schema of `arguments`."""

@@ -1,7 +1,5 @@
 """Conversations as a run keeps them for a person to read: one JSON object a line, text and its writer (torch-free)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,7 +51,7 @@ class Trajectory:
     @classmethod
     def of(
         cls, dialogue: Dialogue, output: Any, row: Mapping[str, Any], *, partition: str, sample: int, tokenizer: Any
-    ) -> Trajectory:
+    ) -> "Trajectory":
         """Return a finished conversation, `output` scored."""
         info = output.extra_fields.get("reward_extra_info") or {}
         return cls(
@@ -73,7 +71,7 @@ class Trajectory:
         )
 
     @classmethod
-    def of_answer(cls, row: Any, prompt: Mapping[str, Any], *, step: int, tokenizer: Any) -> Trajectory:
+    def of_answer(cls, row: Any, prompt: Mapping[str, Any], *, step: int, tokenizer: Any) -> "Trajectory":
         """Return a validation's answer without tools: a row of `opd.rollout.rows` to a prompt of the data."""
         prompt_ids, response_ids = row.prompt.tolist(), row.response.tolist()
         return cls(

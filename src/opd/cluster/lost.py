@@ -1,7 +1,5 @@
 """Parts of a run that are gone or have no room, and an end for a run whose main thread may wait for them forever."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

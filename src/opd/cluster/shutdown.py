@@ -1,7 +1,5 @@
 """An orderly end at SIGTERM (eviction, uninstall, Ctrl-C): the run finishes its step, saves, and ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -19,7 +17,7 @@ class GracefulStop:
         self.requested = False
         self._before: Any = None
 
-    def __enter__(self) -> GracefulStop:
+    def __enter__(self) -> "GracefulStop":
         self._before = signal.signal(signal.SIGTERM, self._on_signal)
         return self
 

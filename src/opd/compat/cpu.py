@@ -35,11 +35,6 @@ def _peak(_: Any = None) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB on Linux
 
 
-def _available(_: Any = None) -> tuple[int, int]:
-    memory = psutil.virtual_memory()
-    return memory.available, memory.total
-
-
 device = SimpleNamespace(
     **{
         name: getattr(torch.cpu, name)
@@ -55,7 +50,7 @@ device = SimpleNamespace(
     memory_reserved=_resident,
     max_memory_allocated=_peak,
     max_memory_reserved=_peak,
-    mem_get_info=_available,
+    mem_get_info=lambda _=None: (psutil.virtual_memory().available, psutil.virtual_memory().total),
     **dict.fromkeys(
         ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "set_device", "set_per_process_memory_fraction"),
         _nothing,
@@ -121,16 +116,13 @@ def accept_one_backend_named_twice() -> None:
     torch.distributed.init_process_group = init_process_group
 
 
-def _load_replica() -> type[Any]:
-    replica: type[Any] = importlib.import_module("opd.rollout.cpu.replica").CPURolloutReplica
-    return replica
-
-
 def _register_rollout() -> None:
     from verl.workers.rollout import base
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
+    RolloutReplicaRegistry.register(
+        ROLLOUT_NAME, lambda: importlib.import_module("opd.rollout.cpu.replica").CPURolloutReplica
+    )
     base._ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "opd.rollout.cpu.replica.CPUServerAdapter"
 
 

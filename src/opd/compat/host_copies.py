@@ -20,6 +20,8 @@ from ray._private.utils import get_used_memory
 from torch.cuda._pin_memory_utils import pin_memory, unpin_memory
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 
+from opd.compat import replaced
+
 logger = logging.getLogger(__name__)
 
 # Of the host's or the container's memory this share stays free: Ray ends processes from 95 % on.
@@ -65,11 +67,8 @@ class HostCopies(StateDictStager):
                 save(obj, f)
             return None
 
-        torch.save = copy
-        try:
+        with replaced(torch, save=copy):
             yield writes
-        finally:
-            torch.save = save
 
     def _stage_untyped_storage(self, storage: torch.UntypedStorage, non_blocking: bool = False) -> torch.UntypedStorage:
         key = (storage.nbytes(), storage.is_cuda)

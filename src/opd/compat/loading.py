@@ -22,6 +22,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from verl.utils.fsdp_utils import maybe_patch_fsdp_module
 from verl.workers.engine.fsdp import transformer_impl
 
+from opd.compat import replaced
+
 _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -57,11 +59,8 @@ def buffers_as_read() -> Iterator[None]:
 
         return SimpleNamespace(from_pretrained=from_pretrained)
 
-    verl.utils.model.get_hf_auto_model_class = choose_noted
-    try:
+    with replaced(verl.utils.model, get_hf_auto_model_class=choose_noted):
         yield
-    finally:
-        verl.utils.model.get_hf_auto_model_class = choose
     for part, buffers in read:
         part._buffers.update(buffers)
 
@@ -87,11 +86,8 @@ def sharded_before_they_come(dtype: torch.dtype, *, as_one: bool = False) -> Ite
         device = options["mesh"].device_type
         module._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
 
-    transformer_impl.apply_fsdp2 = apply
-    try:
+    with replaced(transformer_impl, apply_fsdp2=apply):
         yield
-    finally:
-        transformer_impl.apply_fsdp2 = shard
 
 
 def _without_memory(module: nn.Module, dtype: torch.dtype) -> None:

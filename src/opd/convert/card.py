@@ -79,9 +79,10 @@ def write_card(folder: Path, record: Mapping[str, Any]) -> None:
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n")
     dtypes = ", ".join(f"{name} ({count} tensors)" for name, count in record["num_tensors_by_dtype"].items())
     base, licence = record["base_model"], record["licence"]
+    hub_sets = [file.removeprefix(HUB).partition("?")[0] for file in record["data"] if file.startswith(HUB)]
     metadata = ModelCardData(
         base_model=base if base and _is_hub_name(base) else None,
-        datasets=_hub_sets(record["data"]) or None,
+        datasets=list(dict.fromkeys(hub_sets)) or None,
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["opd", *([record["kind"]] if record["kind"] not in (None, "opd") else [])],
@@ -122,12 +123,6 @@ def _is_hub_name(model: str) -> bool:
 def _public(place: str) -> str:
     """Return a name for readers elsewhere: an address or a name of the hub as it is, of a path the last part."""
     return place if "://" in place or _is_hub_name(place) else Path(place).name
-
-
-def _hub_sets(files: Sequence[str]) -> list[str]:
-    """Return the names of the data sets of the hub among training files."""
-    names = (file.removeprefix(HUB).partition("?")[0] for file in files if file.startswith(HUB))
-    return list(dict.fromkeys(names))
 
 
 def _cell(value: object) -> str:

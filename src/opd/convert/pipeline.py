@@ -18,7 +18,7 @@ from opd.convert.source import Origin, bring_here, find_source
 from opd.convert.target import KEY_FILE, RECORD_FILE, choose_target, staging
 from opd.convert.verify import describe, verify
 from opd.experiment.algorithm import Convert
-from opd.memory.shapes import Unplannable, read_config
+from opd.shapes import Unplannable, read_config
 
 _OTHERWISE = "name another with convert.base_model (--base-model), or choose dtype checkpoint or bf16"
 

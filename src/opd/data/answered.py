@@ -1,7 +1,5 @@
 """Conversations as token ids with a mask of what the model said, each turn exactly as the model would have been asked for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +24,7 @@ class AnsweredRow(NamedTuple):
     mask: list[int]
     is_cut: bool = False
 
-    def cut(self, length: int) -> AnsweredRow:
+    def cut(self, length: int) -> "AnsweredRow":
         """Return the row with the first `length` tokens of the response."""
         if len(self.response) <= length:
             return self

@@ -1,7 +1,5 @@
 """A model's chat template: what it writes for messages, and the one error for a template that cannot be used."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading
@@ -24,7 +22,7 @@ class UnfitTemplate(SpecError):
     """The model's chat template fails, or cannot carry what the run needs it for."""
 
     @classmethod
-    def of(cls, tokenizer: Any, why: str, *, has_tools: bool) -> UnfitTemplate:
+    def of(cls, tokenizer: Any, why: str, *, has_tools: bool) -> "UnfitTemplate":
         """Return the error for the template of `tokenizer` and the reason `why`."""
         fix = _FIX + (_TOOLS_FIX if has_tools else "")
         rule = f"its chat template cannot be used: {why}"

@@ -156,10 +156,6 @@ def _range_text(start: int, end: int, step: int, texts: Any) -> Draw:
     return _sample([(texts[number - 1], number) for number in range(start, end, step) if 0 < number <= len(texts)])
 
 
-def _is_int(value: Any) -> bool:
-    return bool(abs(value - round(value)) < 1e-6)
-
-
 _CHOICES: Values = {
     "sample": _sample,
     "sample_sequential": _sequential,
@@ -171,7 +167,7 @@ _CHOICES: Values = {
 """The drawing functions of the templates: each returns a function of the random number generator."""
 
 _FUNCTIONS: Values = {
-    "is_int": _is_int,
+    "is_int": lambda value: bool(abs(value - round(value)) < 1e-6),
     "divides": lambda number, divisor: divisor != 0 and number % divisor == 0,
     "ensure_int": round,
     "Fraction": lambda value: str(Fraction(value).limit_denominator()),

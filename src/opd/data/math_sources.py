@@ -31,9 +31,7 @@ def with_instruction(problem: str, variant: Variant) -> str:
     problem = problem.rstrip()
     if variant == "boxed":
         return f"{problem}\n\n{BOXED_SENTENCE}"
-    if variant == "dapo":
-        return f"{DAPO_PREFIX}{problem}{DAPO_SUFFIX}"
-    return problem
+    return f"{DAPO_PREFIX}{problem}{DAPO_SUFFIX}" if variant == "dapo" else problem
 
 
 # What a boxed AIME answer may be wrapped in; the group keeps the content.
@@ -171,11 +169,7 @@ AIME24 = MathSource(
     read_aime24,
 )
 AIME25 = MathSource(
-    "aime25",
-    "aime25",
-    "AIME_2025/train.jsonl",
-    "Hugging Face data set math-ai/aime25, file test.jsonl",
-    read_aime25,
+    "aime25", "aime25", "AIME_2025/train.jsonl", "Hugging Face data set math-ai/aime25, file test.jsonl", read_aime25
 )
 MATH500 = MathSource(
     "math500",

@@ -31,11 +31,7 @@ def normalised(question: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", question).casefold().split())
 
 
-def filter_problems(
-    problems: Sequence[Problem],
-    *,
-    benchmark_questions: Iterable[str] = (),
-) -> Filtered:
+def filter_problems(problems: Sequence[Problem], *, benchmark_questions: Iterable[str] = ()) -> Filtered:
     """Drop problems that teach nothing or that validation asks; the first rule that applies is counted.
 
     Args:
@@ -72,9 +68,7 @@ def _drop_reason(
         return "conflicting_answers"
     if identity in seen:
         return "duplicate_problem"
-    if identity in benchmark:
-        return "benchmark_problem"
-    return None
+    return "benchmark_problem" if identity in benchmark else None
 
 
 FOLDER = "grpo_processed"

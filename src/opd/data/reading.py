@@ -1,7 +1,5 @@
 """One reader of data: each row of a file by the columns that it has."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -188,7 +186,7 @@ def _truth(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
 
-def read_dataset(path: str, how: How) -> Dataset:
+def read_dataset(path: str, how: How) -> "Dataset":
     """Return the rows of a file or folder, of which `opd.inputs` has looked at each.
 
     Raises:
@@ -238,7 +236,7 @@ def _array(values: list[Any]) -> pa.Array:
         return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
 
 
-def joined(tables: Sequence[Dataset]) -> Dataset:
+def joined(tables: "Sequence[Dataset]") -> "Dataset":
     """Return the rows of all tables; where their types differ, values of mixed types become text.
 
     One such field is `extra_info.index`: a row's number in most prepared files, a UUID in DAPO's. Another is a ground truth

@@ -70,9 +70,10 @@ class Policy(Section):
     norm_adv_by_std: bool = key("Divide a prompt's advantages by their standard deviation.", True)
 
 
-Score = Annotated[str, named("none", "random", "position", "entropy", "divergence", "soft_or", "q3")]
+# By the models that a score reads: none, the student, or the teacher as well.
+_SCORES = {"none": 0, "random": 0, "position": 0, "entropy": 1, "divergence": 2, "soft_or": 2, "q3": 2}
+Score = Annotated[str, named(*_SCORES)]
 ProblemWeights = Annotated[str, named("none", "competence", "moment_matched", "hard_filter")]
-_NEED_NOTHING = ("none", "random", "position")
 
 
 class TokenImportance(Section):
@@ -86,11 +87,11 @@ class TokenImportance(Section):
 
     @property
     def needs_student(self) -> bool:
-        return self.score not in _NEED_NOTHING
+        return _SCORES.get(self.score, 2) > 0
 
     @property
     def needs_teacher(self) -> bool:
-        return self.score not in (*_NEED_NOTHING, "entropy")
+        return _SCORES.get(self.score, 2) > 1
 
 
 class Recompute(Section):

@@ -1,7 +1,5 @@
 """The one exception of a bad experiment file: for each problem key, value, rule and fix, and never a secret."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +29,7 @@ class Problem:
         if any(secret_paths({last: self.value}, above)):
             object.__setattr__(self, "value", REDACTED)
 
-    def below(self, path: str) -> Problem:
+    def below(self, path: str) -> "Problem":
         """Return the problem of a key of the section at `path`."""
         return replace(self, path=".".join(filter(None, (path, self.path))))
 

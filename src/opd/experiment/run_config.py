@@ -1,7 +1,5 @@
 """The validated spec and the facts of a start, which each process of a run reads from one text in verl's config."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -37,7 +35,7 @@ class RunConfig:
     run: RunFacts
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> RunConfig:
+    def of(cls, config: Mapping[str, Any]) -> "RunConfig":
         """Read verl's config, or a part of it that has a copy."""
         return _read(config[KEY])
 
@@ -48,7 +46,7 @@ class RunConfig:
         """Return the JSON that `of` reads, in which OmegaConf finds no interpolation."""
         return kinds.canonical_json(self.tree()).replace("$", r"\u0024")
 
-    def with_facts(self, **facts: Any) -> RunConfig:
+    def with_facts(self, **facts: Any) -> "RunConfig":
         return replace(self, run=replace(self.run, **facts))
 
     @property

@@ -3,8 +3,6 @@
 Torch-free. Every fault becomes one `Problem` with key, value, rule and fix; all of them are reported together.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class Inputs:
     places: Sequence[tuple[str, str]] = ()
 
     @classmethod
-    def of(cls, spec: AnyRunSpec) -> Inputs:
+    def of(cls, spec: AnyRunSpec) -> "Inputs":
         """Return the inputs of a spec."""
         models = [("model.path", spec.model.path)]
         named = {} if isinstance(spec, SftSpec) else {"reward.path": spec.reward.path}

@@ -48,16 +48,9 @@ def reading(key: str, path: str) -> Iterator[None]:
 def _is_for_good(error: BaseException | None) -> bool:
     """Return True if the hub has answered, and will answer the same again."""
     # Here, so that `--plan` and `--dry-run` need no more than the tool's own packages.
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        RemoteEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors as hub
 
-    return isinstance(
-        error, GatedRepoError | RemoteEntryNotFoundError | RepositoryNotFoundError | RevisionNotFoundError
-    )
+    return isinstance(error, hub.RemoteEntryNotFoundError | hub.RepositoryNotFoundError | hub.RevisionNotFoundError)
 
 
 # transformers takes the flash-attn package, or the one that fetches kernels from the Hugging Face hub.
@@ -81,12 +74,8 @@ def check_attention(implementation: str | None) -> None:
         raise SpecError([problem])
 
 
-def load_tokenizer(section: str, model: DictConfig) -> Any:
-    """Return the tokenizer of a model.
-
-    Args:
-        section: of the spec (`model`, `teacher`), for errors.
-        model: `path`, `trust_remote_code` and optionally `tokenizer_path`.
+def load_tokenizer(model: DictConfig) -> Any:
+    """Return the tokenizer of the student by its `path`, `trust_remote_code` and optionally `tokenizer_path`.
 
     Raises:
         SpecError, ModelUnreadable: see `check_loadable`.
@@ -94,7 +83,7 @@ def load_tokenizer(section: str, model: DictConfig) -> Any:
     from transformers import AutoTokenizer
 
     path, own = model.path, model.get("tokenizer_path")
-    return _loaded(section, AutoTokenizer.from_pretrained, own or path, trust_remote_code=model.trust_remote_code)
+    return _loaded("model", AutoTokenizer.from_pretrained, own or path, trust_remote_code=model.trust_remote_code)
 
 
 def check_loadable(section: str, path: str, *, trust_remote_code: bool) -> Any:

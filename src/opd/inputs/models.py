@@ -12,7 +12,7 @@ from opd.data import toy
 from opd.data.files import near_first
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.pipeline import OF_A_STAGE
-from opd.memory.shapes import shape_of
+from opd.shapes import shape_of
 from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 
 # What the hub takes for the name of a repository; anything else can only be a folder.

@@ -208,9 +208,7 @@ def _without(node: Any, names: tuple[str, ...]) -> Any:
     """Return the settings without `names`, and with "", false and null alike, which different classes write."""
     if isinstance(node, dict):
         return {key: _without(value, names) for key, value in node.items() if key not in names}
-    if isinstance(node, list):
-        return [_without(item, names) for item in node]
-    return node or None
+    return [_without(item, names) for item in node] if isinstance(node, list) else node or None
 
 
 def _refuse_needed(

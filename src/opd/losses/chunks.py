@@ -1,7 +1,5 @@
 """The loop over chunks of tokens: their logits, their gradient, and its products for the gradients of the inputs."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -43,7 +41,7 @@ class Plan(NamedTuple):
     @classmethod
     def of(
         cls, num_tokens: int, workspace_gib: float, *, bytes_per_row: int, gradient_bytes: int, is_compiled: bool = True
-    ) -> Plan:
+    ) -> "Plan":
         """Return the sizes that fit the workspace. Chunks have a power of two of rows, for any number of tokens.
 
         Args:

@@ -34,7 +34,6 @@ class Number:
     reason: str = ""  # for the bounds, and the way around them
 
     def checked(self, kind: str, name: str, value: Any) -> float:
-        """Return the value."""
         is_number = isinstance(value, int if self.is_integer else int | float) and not isinstance(value, bool)
         if is_number and (self.low <= value if self.is_integer else self.low < value < self.high):
             number: float = value
@@ -212,8 +211,7 @@ def akl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
 
 
 @register_divergence(
-    "sampled_reverse_kl",
-    {"baseline": Number(low=0, is_integer=True, default=1, reason="1: the reverse KL; 0: none")},
+    "sampled_reverse_kl", {"baseline": Number(low=0, is_integer=True, default=1, reason="1: the reverse KL; 0: none")}
 )
 def sampled_reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
     """Return a(y) = log p_S(y) - log p_T(y) of the sampled token y, an estimate of the reverse KL to compare with it.

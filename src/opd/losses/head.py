@@ -1,7 +1,5 @@
 """The loss from hidden states: one call for every term, device and form."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging
@@ -27,7 +25,7 @@ TOP_ROWS, NUM_TOP = 64, 3
 
 
 @functools.cache
-def fused_backend() -> HopperBackend | None:
+def fused_backend() -> "HopperBackend | None":
     """Return the fused kernels. None means that their package, or a module that it needs, is missing."""
     try:
         found: HopperBackend = importlib.import_module("opd.losses.hopper").HopperBackend()

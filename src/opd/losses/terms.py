@@ -1,7 +1,5 @@
 """The terms of the loss: their weights, their targets, and everything else that one call of the head's loss needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -100,7 +98,7 @@ class Output(NamedTuple):
         return self.statistics["divergence"].masked_fill(self.statistics["nonfinite"], torch.nan)
 
     @classmethod
-    def joined(cls, parts: Sequence[Output], places: Sequence[Tensor]) -> Output:
+    def joined(cls, parts: "Sequence[Output]", places: Sequence[Tensor]) -> "Output":
         """Return the output of all tokens from parts that share none; places [T_i] int64 are a part's tokens among all."""
         order = torch.cat(list(places)).argsort()
         names = [name for name in parts[0].statistics if all(name in part.statistics for part in parts)]

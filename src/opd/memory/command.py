@@ -7,9 +7,9 @@ from opd.experiment import Loaded, OpdAgentSpec, OpdSpec, SpecError, TrainSpec
 from opd.experiment.rules import context_problems
 from opd.memory.job import GIB
 from opd.memory.plan import make_plan
-from opd.memory.shapes import Unplannable, read_shape
 from opd.memory.sources import job_from_spec, update_settings
 from opd.memory.table import render
+from opd.shapes import Unplannable, read_shape
 
 EXIT_REFUSED = 2
 # GiB that the driver gives (`torch.cuda.mem_get_info`) and capability, by a part of the product's name; the first match counts.

@@ -9,9 +9,9 @@ from torch import distributed
 from opd.experiment import TrainSpec
 from opd.memory.job import GIB
 from opd.memory.plan import Plan, make_plan
-from opd.memory.shapes import Unplannable, read_shape
 from opd.memory.sources import job_from_spec, most_read_tokens, most_train_tokens, update_settings
 from opd.memory.table import render
+from opd.shapes import Unplannable, read_shape
 
 logger = logging.getLogger(__name__)
 

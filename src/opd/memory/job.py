@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from opd.memory.shapes import ModelShape
+from opd.shapes import ModelShape
 
 GIB = 2**30
 Wish = bool | None  # None means that the plan decides

@@ -31,7 +31,6 @@ class Plan:
 
     @property
     def peak(self) -> Phase:
-        """Return the largest phase."""
         return max(self.phases, key=lambda phase: phase.total)
 
     @property

@@ -7,7 +7,7 @@ from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec, TrainSpec
 from opd.experiment.algorithm import Opd, Stage
 from opd.head_form import WORKSPACE_GIB, Need, form_of
 from opd.memory.job import GIB, Job, Wish
-from opd.memory.shapes import ModelShape
+from opd.shapes import ModelShape
 
 MOST_READ_TOKENS = 32_768
 """Of one forward without a gradient: an 8B teacher's gathering, 6 % of its time at 8,700 tokens, is 1.5 % of it there."""

@@ -1,7 +1,5 @@
 """The monitor of a run: it judges each row of metrics, and adds to the row which faults begin and end."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +30,7 @@ class Finding:
     until: int | None = None
 
     @classmethod
-    def of(cls, name: str, *, since: int, until: int | None = None) -> Finding:
+    def of(cls, name: str, *, since: int, until: int | None = None) -> "Finding":
         """Make the finding of a name in a row; an unknown name has no words here."""
         fault = BY_NAME.get(name)
         what, look = (fault.what, fault.look) if fault else (name, "the version that wrote the run")

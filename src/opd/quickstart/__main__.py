@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from opd import launch
+from opd.experiment.algorithm import Convert
 from opd.quickstart import language, toy
 from opd.quickstart.report import Report, print_report, save_learning_curve
+from opd.runs.manifest import saved_steps, step_folder
+from opd.runs.metrics import read_metrics
+from opd.store.local import LocalStore
 
 RUN_NAME = "quickstart"
 
@@ -62,9 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m opd.quickstart",
-        description=__doc__,
-        epilog="example: python -m opd.quickstart --seed 7",
+        prog="python -m opd.quickstart", description=__doc__, epilog="example: python -m opd.quickstart --seed 7"
     )
     parser.add_argument("--task", choices=TASKS, default="toy", help="sums of digits, or a pretrained language model")
     parser.add_argument("--spec", help="experiment file, instead of the task's own")
@@ -76,9 +78,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def report(task: Task, out: Path, seed: int, started: float) -> dict[str, Any]:
     """Write the model, `result.json` and `learning_curve.png` of a finished run and print the table."""
-    from opd.runs.metrics import read_metrics
-    from opd.store.local import LocalStore
-
     run_dir = out / RUN_NAME
     rows = read_metrics([LocalStore(run_dir)])
     convert_student(run_dir, out / "model")
@@ -102,9 +101,6 @@ def report(task: Task, out: Path, seed: int, started: float) -> dict[str, Any]:
 def convert_student(run_dir: Path, target: Path) -> Path:
     """Convert the student's newest checkpoint to a Hugging Face folder, and compare both."""
     from opd.convert.pipeline import convert_checkpoint
-    from opd.experiment.algorithm import Convert
-    from opd.runs.manifest import saved_steps, step_folder
-    from opd.store.local import LocalStore
 
     newest = run_dir / step_folder(saved_steps(LocalStore(run_dir))[0])
     convert_checkpoint(Convert(checkpoint=str(newest), target=str(target)))

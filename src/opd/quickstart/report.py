@@ -26,7 +26,6 @@ def share(num_right: float, num_all: int) -> Estimate:
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
-    """Return the mean of independent values."""
     return Estimate(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))
 
 

@@ -4,12 +4,6 @@ from opd.rewards.dispatch import check_function, compute_score_async, is_unread,
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER_PREDICTIONS, Score
 
 __all__ = [
-    "BUILTIN_FUNCTIONS",
-    "NO_ANSWER_PREDICTIONS",
-    "Score",
-    "check_function",
-    "compute_score_async",
-    "is_unread",
-    "row_of_returned",
-    "worst_score",
-]
+    "BUILTIN_FUNCTIONS", "NO_ANSWER_PREDICTIONS", "Score", "check_function", "compute_score_async", "is_unread",
+    "row_of_returned", "worst_score",
+]  # fmt: skip

@@ -112,7 +112,6 @@ def misread(function: str, truths: Collection[str]) -> list[str]:
 
 
 def new_pool() -> ProcessPool:
-    """Return a pool of scorer processes."""
     return ProcessPool("opd.rewards.worker:serve", num_processes=NUM_PROCESSES, name="score")
 
 

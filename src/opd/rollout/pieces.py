@@ -54,10 +54,6 @@ class PieceClient:
         is_complete = has_ended or len(row.tokens) + len(tokens) >= row.limit
         num_read = len(prompt_ids) + len(row.tokens) - num_cached
         self.growth = Growth(
-            tokens=tokens,
-            version=int(version),
-            is_complete=is_complete,
-            prompt_ids=list(prompt_ids),
-            num_read=num_read,
+            tokens=tokens, version=int(version), is_complete=is_complete, prompt_ids=list(prompt_ids), num_read=num_read
         )
         return output

@@ -177,10 +177,7 @@ async def _launch_vllm(config: DictConfig, places: Sequence[ActorHandle]) -> dic
 
     async def launch(rank: int) -> RolloutReplica:
         replica = replica_class(
-            replica_rank=rank,
-            config=rollout,
-            model_config=role.model,
-            gpus_per_node=config.trainer.n_gpus_per_node,
+            replica_rank=rank, config=rollout, model_config=role.model, gpus_per_node=config.trainer.n_gpus_per_node
         )
         replica.rollout_mode = RolloutMode.STANDALONE
         replica.workers = list(places[rank * size : (rank + 1) * size])

@@ -11,14 +11,7 @@ import hydra
 import ray
 import torch
 from omegaconf import DictConfig
-from verl.experimental.agent_loop.agent_loop import (
-    AgentLoopBase,
-    AgentLoopOutput,
-    AgentLoopWorker,
-    DictConfigWrap,
-    ToolListWrap,
-    _agent_loop_registry,
-)
+from verl.experimental.agent_loop import agent_loop
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
@@ -57,7 +50,7 @@ class GivenAnswer:
         return TokenOutput(token_ids=self._ids[: sampling_params.get("max_tokens")])
 
 
-class RolloutWorker(AgentLoopWorker):
+class RolloutWorker(agent_loop.AgentLoopWorker):
     """verl's agent-loop worker with per-request seeds, ordered rows, counted failures, and the reward function in its process."""
 
     def __init__(self, config: DictConfig, llm_client: LLMServerClient):
@@ -153,7 +146,7 @@ class RolloutWorker(AgentLoopWorker):
             loop = self._agent_loop(name, SeededClient(self.llm_client, *key))
         try:
             output = await loop.run(sampling, session_id=sample, **prompt)
-            if not isinstance(output, AgentLoopOutput) or not output.response_ids:
+            if not isinstance(output, agent_loop.AgentLoopOutput) or not output.response_ids:
                 raise RuntimeError(f"agent loop {name} returned no response token, or several outputs")
             if batch.prompt_ids:
                 output.prompt_ids = batch.prompt_ids[place][sample]
@@ -185,8 +178,7 @@ class RolloutWorker(AgentLoopWorker):
         truth = (prompt.get("reward_model") or {}).get("ground_truth")
         return truth is not None or self._reward_function not in BUILTIN_FUNCTIONS
 
-    async def _score(self, output: AgentLoopOutput, prompt: Prompt) -> None:
-        """Score an answer."""
+    async def _score(self, output: agent_loop.AgentLoopOutput, prompt: Prompt) -> None:
         text = await asyncio.to_thread(self.tokenizer.decode, output.response_ids, skip_special_tokens=True)
         found = await self._scorer.score(text, prompt, output.extra_fields | {"num_turns": output.num_turns})
         output.reward_score, output.extra_fields["reward_extra_info"] = found["score"], found
@@ -239,26 +231,26 @@ class RolloutWorker(AgentLoopWorker):
         """Return the trajectories of the batch that have ended so far, well or not: what a caller may take for progress."""
         return self.num_finished
 
-    def _agent_loop(self, name: str, client: SeededClient | GivenAnswer | PieceClient) -> AgentLoopBase:
-        if name not in _agent_loop_registry:
-            raise KeyError(f"agent loop {name!r} is not registered; known: {sorted(_agent_loop_registry)}")
-        cls = hydra.utils.get_class(_agent_loop_registry[name]["_target_"])
+    def _agent_loop(self, name: str, client: SeededClient | GivenAnswer | PieceClient) -> agent_loop.AgentLoopBase:
+        if name not in agent_loop._agent_loop_registry:
+            raise KeyError(f"agent loop {name!r} is not registered; known: {sorted(agent_loop._agent_loop_registry)}")
+        cls = hydra.utils.get_class(agent_loop._agent_loop_registry[name]["_target_"])
         return cls(
-            trainer_config=DictConfigWrap(config=self.config),
+            trainer_config=agent_loop.DictConfigWrap(config=self.config),
             server_manager=client,
             tokenizer=self.tokenizer,
             processor=self.processor,
             hf_model_type=self.hf_model_type,
             dataset_cls=self.dataset_cls,
-            data_config=DictConfigWrap(self.config.data),
-            tools=ToolListWrap(self.tools),
+            data_config=agent_loop.DictConfigWrap(self.config.data),
+            tools=agent_loop.ToolListWrap(self.tools),
         )
 
-    def _is_cut_off(self, output: AgentLoopOutput) -> bool:
+    def _is_cut_off(self, output: agent_loop.AgentLoopOutput) -> bool:
         ids = output.response_ids
         return len(ids) >= self.rollout_config.response_length and int(ids[-1]) not in self._ends
 
-    def _refuse_cut(self, output: AgentLoopOutput) -> None:
+    def _refuse_cut(self, output: agent_loop.AgentLoopOutput) -> None:
         """Score an answer that the limit cut off as wrong, also where a built-in function has found the right one in it."""
         if self._reward_function in BUILTIN_FUNCTIONS and self._is_cut_off(output):
             output.reward_score = worst_score(self._reward_function)
@@ -266,8 +258,7 @@ class RolloutWorker(AgentLoopWorker):
             output.extra_fields["reward_extra_info"] = info | {"score": output.reward_score, "acc": 0.0}
 
     @staticmethod
-    def _row(output: AgentLoopOutput, prompt: Prompt, sample: int) -> Row:
-        """Return the row of an answer."""
+    def _row(output: agent_loop.AgentLoopOutput, prompt: Prompt, sample: int) -> Row:
         extra = output.extra_fields
         row = row_of(
             Order(int(prompt["index"]), sample),
@@ -288,7 +279,7 @@ class RolloutWorker(AgentLoopWorker):
             row.columns["rollout_log_probs"] = torch.tensor(output.response_logprobs, dtype=torch.float32)
         return row
 
-    def _sample(self, output: AgentLoopOutput, prompt: Prompt, sample: int) -> Sample:
+    def _sample(self, output: agent_loop.AgentLoopOutput, prompt: Prompt, sample: int) -> Sample:
         """Return an evaluation's record of one answer."""
         info = output.extra_fields.get("reward_extra_info", {})
         score = float(output.reward_score or 0.0)

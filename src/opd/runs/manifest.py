@@ -1,7 +1,5 @@
 """The manifest of a checkpoint: every file's size and sha256, the marker that seals it, and the sealed steps in a place."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -63,7 +61,7 @@ class Manifest:
         return json_bytes(dataclasses.asdict(self))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
+    def from_bytes(cls, data: bytes) -> "Manifest":
         """Read a manifest; raise CorruptRecord for any other content, CheckpointError for a path that leaves its folder."""
         try:
             record: dict[str, Any] = json.loads(data)

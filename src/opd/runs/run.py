@@ -1,7 +1,5 @@
 """One attempt at a run: the claim before Ray starts, the records while the trainer works, and the end."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -47,7 +45,7 @@ class Run:
     """
 
     def __init__(
-        self, claim: Claim, *, run_id: str, spec: Mapping[str, Any], tee: bool = True, within: Run | None = None
+        self, claim: Claim, *, run_id: str, spec: Mapping[str, Any], tee: bool = True, within: "Run | None" = None
     ):
         *remotes, local = self.stores = claim.stores
         assert isinstance(local, LocalStore)
@@ -75,7 +73,7 @@ class Run:
         cls, *, run_id: str, local_root: str | Path, spec: Mapping[str, Any], spec_hash: str,
         identity: Mapping[str, Any] | None = None, store_url: str | None = None, policy: RetryPolicy = DEFAULT_POLICY,
         **options: Any,
-    ) -> Run:  # fmt: skip
+    ) -> "Run":  # fmt: skip
         """Claim the next attempt of `run_id`; raise SpecChanged, RunFinished, RunFatal, RunIsLive or StoreError.
 
         Args:

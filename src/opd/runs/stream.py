@@ -4,8 +4,6 @@ A file is mirrored as the objects `name`, `name.000001`, `name.000002`, ...: con
 cut at line ends. Only the last part is rewritten, so a tick costs at most one part and one request.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -56,7 +54,7 @@ class FileMirror:
     _unsure_bytes: int = 0
 
     @classmethod
-    def resume(cls, *, path: Path, store: Store, key: str) -> FileMirror:
+    def resume(cls, *, path: Path, store: Store, key: str) -> "FileMirror":
         """Make a mirror that continues after another process's stored parts."""
         parts = part_keys(store, key)
         for part in parts[-1:]:

@@ -126,8 +126,8 @@ class FsspecStore(Store):
         found = self._look("find", self._path(prefix), detail=True, deadline_s=LIST_DEADLINE_S) or {}
         return [
             _object_info(path.removeprefix(self.root).strip("/"), entry)
-            for path, entry in found.items()
-            if _is_object(path, entry)
+            for path, entry in found.items()  # without `folder/`, the empty objects of consoles and mounts
+            if not path.endswith("/") and not str(entry.get("Key") or entry["name"]).endswith("/")
         ]
 
     def _delete(self, key: str) -> None:
@@ -153,11 +153,6 @@ def _filesystem(protocol: str, url: str, environment: Mapping[str, str] | None) 
     if protocol == "s3":
         filesystem.retries = 1  # the bounded, named retries are Store's
     return filesystem
-
-
-def _is_object(path: str, entry: dict[str, Any]) -> bool:
-    """Return False for the empty object `folder/` by which consoles and mounts mark a folder."""
-    return not path.endswith("/") and not str(entry.get("Key") or entry["name"]).endswith("/")
 
 
 def _object_info(key: str, entry: dict[str, Any]) -> ObjectInfo:

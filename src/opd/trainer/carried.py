@@ -1,7 +1,5 @@
 """Rows that a distillation carries from step to step: the schedule's, with their prompts, in the run's checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +41,7 @@ class CarriedRows:
         self._update = Update()
 
     @classmethod
-    def of(cls, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset) -> CarriedRows | None:
+    def of(cls, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset) -> "CarriedRows | None":
         """Return the rows of a run. None means that every step answers prompts of its own."""
         return cls(spec, dataset) if isinstance(spec, OpdSpec) and spec.rollout.schedule == "carry" else None
 

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 _PARALLEL_FROM_ROWS = 20_000
 PLACE = "__place__"  # a row's place over all files, until it is known which rows stay
 
-
 Encode = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], list[int]]
 """(row of the data, messages) -> token ids of the messages as the row's prompt, with the header of the model's turn."""
 

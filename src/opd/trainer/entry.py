@@ -1,7 +1,5 @@
 """From a spec to a finished run: compose verl's config, check, claim the run, start Ray (or join a cluster), train."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sys
@@ -20,14 +18,14 @@ from opd.cluster.supervise import rendezvous_in_a_file
 from opd.compat import quiet
 from opd.errors import EXIT_INTERRUPTED, MissingPackage, RunError, Unfit
 from opd.experiment import AnyRunSpec, EvalSpec, SftSpec, SpecError
-from opd.experiment.algorithm import Opd, Stage
+from opd.experiment.algorithm import Convert, Opd, Stage
 from opd.experiment.errors import Problem
 from opd.experiment.pipeline import sizes_of
 from opd.experiment.rules import config_problems
 from opd.experiment.run_config import KEY, RunConfig, RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
-from opd.inputs.model_files import check_attention
+from opd.inputs.model_files import check_attention, check_loadable, load_tokenizer
 from opd.runs import origin
 from opd.runs.progress import START
 from opd.runs.run import Run, attempting, open_run
@@ -112,7 +110,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     return ending.exit_code
 
 
-def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
+def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> "Ending":
     """Train or evaluate in a Ray of its own, or in a cluster's Ray; raise what the run raises."""
     import ray
 
@@ -150,7 +148,6 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> Ending:
 def _converted(spec: EvalSpec, checkpoint: str, local_dir: Path) -> str:
     """Return the folder of the model that `convert` makes of a checkpoint: any world size, any store, every hash checked."""
     from opd.convert.pipeline import convert_checkpoint
-    from opd.experiment.algorithm import Convert
 
     folder, trusts = local_dir / "model", spec.model.trust_remote_code
     shutil.rmtree(folder, ignore_errors=True)
@@ -213,13 +210,12 @@ def check_models(config: DictConfig, inputs: Inputs) -> Any:
         SpecError, Unfit: a model, its template or its tokenizer cannot be used.
     """
     from opd.inputs.data import shapes_of
-    from opd.inputs.model_files import check_loadable, load_tokenizer
     from opd.inputs.tokenizers import check_chat_template
     from opd.trainer.dataset import check_prompts
 
     model = config.actor_rollout_ref.model
     configs = {"model": check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)}
-    tokenizer = load_tokenizer("model", model)
+    tokenizer = load_tokenizer(model)
     check_chat_template(config, tokenizer, frozenset().union(*map(shapes_of, inputs.data)))
     check_prompts(config, tokenizer, inputs.data)
     ours = RunConfig.of(config)

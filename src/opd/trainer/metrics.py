@@ -8,12 +8,7 @@ import torch
 from tensordict import TensorDict
 from torch.nn.utils.rnn import pad_sequence
 from verl import DataProto
-from verl.trainer.ppo.metric_utils import (
-    compute_data_metrics,
-    compute_throughout_metrics,
-    compute_timing_metrics,
-    process_validation_metrics,
-)
+from verl.trainer.ppo import metric_utils
 
 from opd.batch.builder import rows_from_batch
 from opd.batch.rows import tool_mask_metrics
@@ -32,10 +27,7 @@ def progress(step: int, epoch: int, timing: Mapping[str, float]) -> dict[str, fl
 def pace(rows: Sequence[Row], step_s: float, *, num_ranks: int) -> dict[str, float]:
     """Return the tokens of the rows, prompts included, and their number a second and rank."""
     num_tokens = sum(row.num_tokens for row in rows)
-    return {
-        "perf/total_num_tokens": float(num_tokens),
-        "perf/throughput": num_tokens / max(step_s, 1e-9) / num_ranks,
-    }
+    return {"perf/total_num_tokens": float(num_tokens), "perf/throughput": num_tokens / max(step_s, 1e-9) / num_ranks}
 
 
 def answer_lengths(rows: Sequence[Row]) -> dict[str, float]:
@@ -83,9 +75,9 @@ def policy_rows(rows: Sequence[Row], *, step: int, timing: Mapping[str, float], 
         non_tensor_batch={"__num_turns__": turns.astype(np.int32)},
         meta_info={"global_token_num": [row.num_tokens for row in rows]},
     )
-    metrics: dict[str, Any] = compute_data_metrics(batch=batch, use_critic=False)
-    metrics |= compute_timing_metrics(batch=batch, timing_raw=dict(timing))
-    metrics |= compute_throughout_metrics(batch=batch, timing_raw=dict(timing), n_gpus=num_ranks)
+    metrics: dict[str, Any] = metric_utils.compute_data_metrics(batch=batch, use_critic=False)
+    metrics |= metric_utils.compute_timing_metrics(batch=batch, timing_raw=dict(timing))
+    metrics |= metric_utils.compute_throughout_metrics(batch=batch, timing_raw=dict(timing), n_gpus=num_ranks)
     first, last = (np.array([row.versions[end] for row in rows], dtype=int) for end in (0, 1))
     for name, values, ends in (
         ("num_turns", turns, ("mean", "max", "min")),
@@ -107,7 +99,7 @@ def validation(rows: Sequence[Row], prompts: Sequence[Mapping[str, Any]], *, num
     infos: dict[str, list[Any]] = {"reward": [row.score for row in rows]}
     for name in dict.fromkeys(name for row in rows for name in row.info):
         infos[name] = [row.info.get(name) for row in rows]
-    found = process_validation_metrics(
+    found = metric_utils.process_validation_metrics(
         [row.data_source for row in rows],
         [row.uid for row in rows],
         infos,

@@ -1,7 +1,5 @@
 """Weights of the training prompts by the pass rates of a file, or by pass rates of the present student that the run measures."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter
@@ -65,7 +63,7 @@ class ProblemWeights:
         self._keep(step=1)
 
     @classmethod
-    def of(cls, dataset: PromptDataset, problems: ProblemImportance, run: Run | None) -> ProblemWeights | None:
+    def of(cls, dataset: PromptDataset, problems: ProblemImportance, run: Run | None) -> "ProblemWeights | None":
         """Return the weights of a run. None means that all prompts count alike."""
         return None if problems.weights == "none" else cls(dataset, problems, run)
 

@@ -1,7 +1,5 @@
 """Facts of a step's rows besides their tokens: weights, advantages, names, teachers and the teachers' prompts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +56,7 @@ class TeacherRoute:
         print(f"route: training prompts by teacher: {shares}", flush=True)
 
     @classmethod
-    def of(cls, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> TeacherRoute | None:
+    def of(cls, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> "TeacherRoute | None":
         """Return the route of a run with several teachers. None means that one teacher reads all."""
         return cls(dataset, spec) if spec.teachers else None
 

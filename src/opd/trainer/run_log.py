@@ -6,31 +6,21 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from opd.runs.headline import (
-    ENTROPY_KEYS,
-    GRAD_NORM_KEYS,
-    LOSS_KEYS,
-    STEP_SECONDS_KEYS,
-    THROUGHPUT_KEYS,
-    first_of,
-    rollout_score,
-    validation_scores,
-)
+from opd.runs import headline
 from opd.runs.run import Run
 from opd.trainer.tracking import Trackers
 
 Watch = Callable[[int, Mapping[str, Any]], tuple[dict[str, float], list[str]]]
 """(step, row) -> further metrics of the row, and lines about it."""
 
-
 # (label, metric names of which the first present is shown, format)
 _LINE = (
-    ("loss", LOSS_KEYS, "{:.4f}"),
-    ("entropy", ENTROPY_KEYS, "{:.3f}"),
-    ("grad", GRAD_NORM_KEYS, "{:.3f}"),
+    ("loss", headline.LOSS_KEYS, "{:.4f}"),
+    ("entropy", headline.ENTROPY_KEYS, "{:.3f}"),
+    ("grad", headline.GRAD_NORM_KEYS, "{:.3f}"),
     ("age", ("rollout/age_mean",), "{:.2f}"),
-    ("tok/s", THROUGHPUT_KEYS, "{:.0f}"),
-    ("s", STEP_SECONDS_KEYS, "{:.2f}"),
+    ("tok/s", headline.THROUGHPUT_KEYS, "{:.0f}"),
+    ("s", headline.STEP_SECONDS_KEYS, "{:.2f}"),
 )
 _OF_POLICY = {"opd/policy_loss", "actor/pg_loss"}  # 0 on the policy's own answers, and its gradient is not
 _PROBLEMS = ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped")
@@ -63,7 +53,7 @@ class StepLogger:
 
     def _lines(self, data: dict[str, Any], step: int) -> list[str]:
         lines = [self._step_line(data, step)] if "training/global_step" in data else []
-        if scores := validation_scores(data):
+        if scores := headline.validation_scores(data):
             shown = "  ".join(f"{source} {score:.3f}" for source, score in sorted(scores.items()))
             lines.append(f"validation at step {step}/{self._total_steps}  {shown}")
         return lines
@@ -72,16 +62,16 @@ class StepLogger:
         now, total = time.monotonic(), self._total_steps
         if self._first is None:
             self._first = (step, now)
-            step_s = float(first_of(data, STEP_SECONDS_KEYS) or 0.0)
+            step_s = float(headline.first_of(data, headline.STEP_SECONDS_KEYS) or 0.0)
         else:
             step_s = (now - self._first[1]) / (step - self._first[0])
         cells = [f"step {step:>{len(str(total))}}/{total}"]
         for label, names, form in _LINE:
-            value = first_of(data, names)
+            value = headline.first_of(data, names)
             text = form.format(float(value)) if value is not None else ""
             if text and not (label == "loss" and float(text) == 0 and _OF_POLICY & data.keys()):
                 cells.append(f"{label} {text}")
-            if label == "loss" and (score := rollout_score(data)) is not None:
+            if label == "loss" and (score := headline.rollout_score(data)) is not None:
                 cells.append(f"{'acc' if score.is_share else 'score'} {score.value:.3f}")
         cells += [f"{name}={data[name]:.0f}!" for name in _PROBLEMS if data.get(name)]
         return "  ".join([*cells, f"eta {timedelta(seconds=round(step_s * (total - step)))}"])

@@ -1,7 +1,5 @@
 """Prompts that a teacher reads in the place of the training prompts: `teacher.prompt` of the spec over the columns of the data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -93,7 +91,7 @@ class TeacherPrompts:
             self._drop(kept, keys, lengths)
 
     @classmethod
-    def of(cls, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> TeacherPrompts | None:
+    def of(cls, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> "TeacherPrompts | None":
         """Return the prompts of a run. None means that every teacher reads the student's."""
         has_own = any(teacher.prompt is not None for teacher in spec.named_teachers.values())
         return cls(dataset, spec) if has_own else None

@@ -4,8 +4,6 @@ It works inside its own forward: outside of it an untied `lm_head.weight` is one
 weight per trained token and term, and makes each micro-batch's task of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from opd.batch.rows import RolloutRows, loss_positions
+from opd.compat import replaced
 from opd.errors import Unfit
 from opd.experiment.defaults import head_changes_of
 from opd.losses import EventTargets, HiddenTargets, Loss, Output, Weights, head_loss, token_log_probs, unshared_mass
@@ -42,7 +41,6 @@ class CollectTask(NamedTuple):
     positions: Tensor
 
     def output(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """Return the hidden states."""
         return hidden
 
 
@@ -94,7 +92,7 @@ class LossTask(NamedTuple):
     sizes: Mapping[str, Any] = {}
     entries: Mapping[str, int] = {}
 
-    def of(self, reference: Reference) -> LossTask:
+    def of(self, reference: Reference) -> "LossTask":
         """Return the task of one reference's tokens alone."""
         own = of_tokens(self, reference.tokens, "positions", "token_ids", "token_rows", "shown", *PER_TOKEN)
         return self._replace(references=(reference,), **own)
@@ -191,7 +189,7 @@ class HeadLoss:
     policy_inputs: Tensor | None = None
     old_log_probs: Tensor | None = None
     events: EventTargets | None = None
-    states: TeacherStates | None = None
+    states: "TeacherStates | None" = None
     over_rows: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -249,7 +247,7 @@ class DistillationHead(nn.Linear):
     task: CollectTask | LossTask | None = None
 
     @classmethod
-    def replace(cls, model: nn.Module) -> DistillationHead:
+    def replace(cls, model: nn.Module) -> "DistillationHead":
         """Make the model's output embedding, tied or not, a head of this class; refuse one that is not `hidden @ W.T`."""
         old = model.get_output_embeddings()  # type: ignore[operator]  # a method of transformers' models
         name = next((n for n, m in model.named_modules() if m is old), None)
@@ -271,11 +269,8 @@ class DistillationHead(nn.Linear):
 
 def run_with_task(model: nn.Module, head: DistillationHead, task: CollectTask | LossTask, **inputs: Any) -> Any:
     """Return the `logits` output of a forward of `model` with `task` attached to its head."""
-    head.task = task
-    try:
+    with replaced(head, task=task):
         return model(**inputs, use_cache=False).logits
-    finally:
-        head.task = None
 
 
 def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs: Any) -> None:

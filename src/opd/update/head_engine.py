@@ -23,13 +23,13 @@ from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch.rows import padded_row_starts
-from opd.compat import quiet
+from opd.compat import quiet, replaced
 from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
 from opd.memory.sources import is_one_unit
 from opd.update.attention import SHARED, Slice, check_shareable, row_arguments
 from opd.update.head import AnyTask, CollectTask, DistillationHead, check_head_is_plain, run_with_task, to_device
-from opd.update.packing import may_pack, own_attention
+from opd.update.packing import may_pack
 from opd.update.parked import local
 
 quiet.mute(*quiet.IN_RANK)
@@ -103,17 +103,12 @@ class HeadEngine(FSDPEngineWithLMHead):
     def _build_module(self) -> PreTrainedModel:
         # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
         model, kept = self.model_config, self.engine_config
-        own, model.model_type = model.model_type, "language_model"
         if self.use_ulysses_sp:
             check_shareable(model.hf_config, self.ulysses_sequence_parallel_size, model.path)
         stored = None if self._is_lora else stored_dtype(model.local_path)
-        if stored is not None:
-            self.engine_config = dataclasses.replace(kept, model_dtype=PrecisionType.to_str(stored))
-        try:
-            with buffers_as_read():
-                module: PreTrainedModel = super()._build_module()
-        finally:
-            model.model_type, self.engine_config = own, kept
+        read = kept if stored is None else dataclasses.replace(kept, model_dtype=PrecisionType.to_str(stored))
+        with replaced(model, model_type="language_model"), replaced(self, engine_config=read), buffers_as_read():
+            module: PreTrainedModel = super()._build_module()
         module.config.dtype = PrecisionType.to_dtype(kept.model_dtype)
         if self.use_ulysses_sp:
             module.config._attn_implementation = SHARED[module.config._attn_implementation]
@@ -233,7 +228,7 @@ class HeadEngine(FSDPEngineWithLMHead):
         """Refuse a model whose head is more than `hidden @ W.T`, or whose attention lacks something (a collective call)."""
         with self.eval_mode(), self.autocast(), torch.compiler.set_stance("force_eager"):
             ids = torch.arange(4, device=self.device)[None]
-            with own_attention(self.module.config):
+            with replaced(self.module.config, _attn_implementation="eager"):
                 check_head_is_plain(self.module, self.head, name, input_ids=ids, position_ids=ids, attention_mask=None)
             forwards = {"packed": self._states, "alone": self._states_alone}
             self.is_row_alone = not may_pack(self.module, name, dtype=self._autocast_dtype, **forwards)
@@ -256,7 +251,7 @@ class HeadEngine(FSDPEngineWithLMHead):
     def _states_alone(self, rows: Sequence[Tensor]) -> Tensor:
         """Return the hidden states of one row by the model's own attention."""
         ids, places = rows[0].to(self.device), torch.arange(len(rows[0]), device=self.device)
-        with own_attention(self.module.config):
+        with replaced(self.module.config, _attn_implementation="eager"):
             inputs = {"input_ids": ids[None], "position_ids": places[None], "attention_mask": None}
             return self._collected(places, inputs)
 

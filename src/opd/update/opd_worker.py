@@ -12,7 +12,6 @@ from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
-from verl.workers.config import DistillationConfig
 
 from opd.batch.builder import TEACHER_PROMPTS, build_opd_batch
 from opd.batch.rows import RolloutRows
@@ -102,10 +101,8 @@ class OPDWorker(StudentWorker):
 
     spec: OpdSpec | OpdAgentSpec
 
-    def __init__(
-        self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
-    ):
-        super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
+    def __init__(self, config: DictConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
         self.facts, self.opd = self.ours.run, self.spec.opd
         total_steps, length = config.actor.optim.total_training_steps, self.spec.data.max_response_length
         self._schedule = Schedule.of(self.opd, total_steps=total_steps, response_length=length)
@@ -135,10 +132,8 @@ class OPDWorker(StudentWorker):
         self._self_teachers.save(Path(local_path), step=global_step)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_checkpoint(
-        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
-    ) -> None:
-        super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
+    def load_checkpoint(self, local_path: str) -> None:
+        super().load_checkpoint(local_path)
         self._self_teachers.load(Path(local_path))
 
     def make_updates(self, data: TensorDict, timing: dict[str, float]) -> dict[str, Any] | None:

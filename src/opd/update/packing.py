@@ -6,8 +6,7 @@ may lack a model's sinks, soft cap or window. No error shows these faults.
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -92,16 +91,6 @@ def may_pack(module: Any, name: str, *, packed: Forward, alone: Forward, dtype: 
         f"{layers} on. It lacks something that these layers need (sinks, a soft cap, a window). Choose another "
         "model.attn_implementation, or another model"
     )
-
-
-@contextmanager
-def own_attention(config: Any) -> Iterator[None]:
-    """Let the model compute with its own eager attention."""
-    kept, config._attn_implementation = config._attn_implementation, "eager"
-    try:
-        yield
-    finally:
-        config._attn_implementation = kept
 
 
 def _departing(module: nn.Module, packed: Callable[[], object], alone: Callable[[], object], allowed: Tensor) -> str:

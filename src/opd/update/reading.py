@@ -1,7 +1,5 @@
 """Passes over a step's rows without a gradient: numbers of their trained tokens, and the choice among these tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +36,8 @@ def read_statistics(data: TensorDict, loss: HeadLoss, names: Sequence[str], engi
 
 
 def choose(
-    data: TensorDict, loss: DivergenceLoss, engine: HeadEngine, *, seed: tuple[int, ...]
-) -> tuple[DivergenceLoss, dict[str, float]]:
+    data: TensorDict, loss: "DivergenceLoss", engine: HeadEngine, *, seed: tuple[int, ...]
+) -> "tuple[DivergenceLoss, dict[str, float]]":
     """Choose among the step's tokens; return the loss of the kept ones, and metrics. The masks of `data` follow.
 
     Every rank computes the whole choice from the scores of all ranks (a collective call).

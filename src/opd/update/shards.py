@@ -61,17 +61,13 @@ class ShardUploads:
     """The call on a thread: the writes of a save, or another."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_checkpoint(
-        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
-    ) -> None:
+    def load_checkpoint(self, local_path: str) -> None:
         """Load as verl does, but unpickle nothing; a rank that fails leaves no other waiting."""
         with plain_loads():
-            super().load_checkpoint(local_path, hdfs_path, del_local_after_load)  # type: ignore[misc]
+            super().load_checkpoint(local_path)  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def save_checkpoint(
-        self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
-    ) -> None:
+    def save_checkpoint(self, local_path: str, *, global_step: int) -> None:
         """Save as verl does, and delete what killed saves have left.
 
         With `copies_saves` it returns before the files are written: `call_result` waits for them.

@@ -20,7 +20,7 @@ from verl.utils.debug import marked_timer
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.utils.profiler import DistProfiler
 from verl.utils.torch_functional import allgather_dict_into_dict
-from verl.workers.config import DistillationConfig, HFModelConfig, TrainingWorkerConfig
+from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.batch.builder import rows_from_batch
@@ -58,10 +58,8 @@ class StudentWorker(ShardUploads, ActorRolloutRefWorker):
     """The name of the models that only read."""
     readers: Sequence[TeacherEngine] = ()
 
-    def __init__(
-        self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
-    ):
-        super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
+    def __init__(self, config: DictConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
         seed_rank(int(config.actor.fsdp_config.seed), self.rank)
         self.ours = RunConfig.of(config)
         self.spec: TrainSpec = self.ours.trained

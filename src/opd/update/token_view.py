@@ -1,7 +1,5 @@
 """A few rows of a step token by token, as one rank sees them, for people: entropy, divergence, alternatives, presence in the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,7 +30,7 @@ class RowView:
     top_teacher: np.ndarray
     """Likewise; unknown of a served teacher."""
 
-    def joined(self, other: RowView) -> RowView:
+    def joined(self, other: "RowView") -> "RowView":
         """Return the view of a row that ranks share, from this view and another's."""
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in VALUES}
         return replace(self, **{name: np.where(np.isnan(mine), its, mine) for name, (mine, its) in pairs.items()})

@@ -4,8 +4,6 @@ PACED, https://arxiv.org/abs/2603.11178, goes from a forward to a reverse KL at 
 decides, a resumed run needs no more than its checkpoint's number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -55,7 +53,7 @@ class Schedule:
     response_length: int
 
     @classmethod
-    def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> Schedule:
+    def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> "Schedule":
         """Return the schedule of an experiment; without stages it is one stage."""
         loss = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
         stages = opd.stages or (Stage(),)
@@ -81,7 +79,6 @@ class Schedule:
         return min(sum(step > end for end in self.ends), len(self.stages) - 1)
 
     def stage(self, step: int) -> Stage:
-        """Return the stage of a step."""
         return self.stages[self.number(step)]
 
     def weights_at(self, step: int) -> Weights:

@@ -36,11 +36,7 @@ class Experiment:
 
 
 def load_experiments(
-    file: Path,
-    *,
-    site: Path | None = None,
-    env: Mapping[str, str],
-    sets: Iterable[str] = (),
+    file: Path, *, site: Path | None = None, env: Mapping[str, str], sets: Iterable[str] = ()
 ) -> list[Experiment]:
     """Read an experiment file; a `matrix` gives one experiment a cell.
 

@@ -10,18 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from opd.runs.headline import (
-    ACCURACY_KEYS,
-    ENTROPY_KEYS,
-    GRAD_NORM_KEYS,
-    LOSS_KEYS,
-    MEMORY_KEYS,
-    SCORE_KEYS,
-    STEP_SECONDS_KEYS,
-    THROUGHPUT_KEYS,
-    VALIDATION_LOSS,
-    VALIDATION_PREFIX,
-)
+from opd.runs import headline
 from opd.runs.metrics import RESERVED_KEYS
 from opdctl.runs.compare import Group
 from opdctl.runs.gather import LoadedRun
@@ -51,22 +40,22 @@ class Panel:
 
 # fmt: off
 PANELS = (
-    Panel(section="Validation", title="Loss on the given answers", unit="nats", metrics=(VALIDATION_LOSS,)),
-    Panel(section="Learning", title="Loss", metrics=LOSS_KEYS),
+    Panel(section="Validation", title="Loss on the given answers", unit="nats", metrics=(headline.VALIDATION_LOSS,)),
+    Panel(section="Learning", title="Loss", metrics=headline.LOSS_KEYS),
     Panel(section="Learning", title="Divergence from the teacher", unit="nats", metrics=("opd/divergence",)),
     Panel(section="Learning", title="Policy loss", metrics=("opd/policy_loss",)),
-    Panel(section="Learning", title="Entropy of the student", unit="nats", metrics=ENTROPY_KEYS),
-    Panel(section="Learning", title="Accuracy of the training answers", unit="%", metrics=ACCURACY_KEYS, scale=100),
-    Panel(section="Learning", title="Score of the training answers, mean", metrics=SCORE_KEYS),
-    Panel(section="Learning", title="Gradient norm", metrics=GRAD_NORM_KEYS),
+    Panel(section="Learning", title="Entropy of the student", unit="nats", metrics=headline.ENTROPY_KEYS),
+    Panel(section="Learning", title="Accuracy of the training answers", unit="%", metrics=headline.ACCURACY_KEYS, scale=100),
+    Panel(section="Learning", title="Score of the training answers, mean", metrics=headline.SCORE_KEYS),
+    Panel(section="Learning", title="Gradient norm", metrics=headline.GRAD_NORM_KEYS),
     Panel(section="Learning", title="Learning rate", metrics=("opd/lr", "actor/lr")),
     Panel(section="Rollouts", title="Response length, mean", unit="tokens", metrics=("response_length/mean",)),
     Panel(section="Rollouts", title="Responses cut at the limit", unit="%", metrics=("response_length/clip_ratio",), scale=100),
     Panel(section="Rollouts", title="Age of the trained tokens, mean", unit="updates", metrics=("rollout/age_mean",)),
     Panel(section="Rollouts", title="Turns, mean", metrics=("opd/num_turns/mean", "num_turns/mean")),
-    Panel(section="Speed and memory", title="Step time", unit="s", metrics=STEP_SECONDS_KEYS),
-    Panel(section="Speed and memory", title="Throughput", unit="tokens/s", metrics=THROUGHPUT_KEYS),
-    Panel(section="Speed and memory", title="Memory of a rank, highest", unit="GiB", metrics=MEMORY_KEYS),
+    Panel(section="Speed and memory", title="Step time", unit="s", metrics=headline.STEP_SECONDS_KEYS),
+    Panel(section="Speed and memory", title="Throughput", unit="tokens/s", metrics=headline.THROUGHPUT_KEYS),
+    Panel(section="Speed and memory", title="Memory of a rank, highest", unit="GiB", metrics=headline.MEMORY_KEYS),
 )
 # fmt: on
 
@@ -83,7 +72,7 @@ def panels_of(names: Collection[str]) -> list[Panel]:
 
 
 def _title(name: str) -> str:
-    *source, _, statistic = name.removeprefix(VALIDATION_PREFIX).split("/")
+    *source, _, statistic = name.removeprefix(headline.VALIDATION_PREFIX).split("/")
     return f"{'/'.join(source)} {statistic}"
 
 

@@ -74,8 +74,5 @@ def tables(runs: Sequence[LoadedRun]) -> list[Sheet]:
         for item in found
         for line in item.attempts
     ]  # fmt: skip
-    sheets = [
-        Sheet(names=names, lines=lines),
-        Sheet(names=heads, lines=attempts, title="Attempts"),
-    ]
+    sheets = [Sheet(names=names, lines=lines), Sheet(names=heads, lines=attempts, title="Attempts")]
     return [sheet for sheet in sheets if sheet.lines]

@@ -4,8 +4,6 @@ Each difference names its pairs: problems (each one's value in both groups, a me
 Without pairs there is no standard error; steps are not independent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -197,7 +195,7 @@ def compare_metric(metric: str, before: Group, after: Group) -> Difference | Non
     )  # fmt: skip
 
 
-def compare_evaluations(before: Sequence[Evaluated], after: Sequence[Evaluated]) -> list[Difference]:
+def compare_evaluations(before: Sequence["Evaluated"], after: Sequence["Evaluated"]) -> list[Difference]:
     """Compare mean@n and pass@k of each data set that both groups answered, paired by problem.
 
     A problem's value is its mean over the group's runs (its seeds); k is the most answers that every run has.
@@ -220,7 +218,7 @@ def compare_evaluations(before: Sequence[Evaluated], after: Sequence[Evaluated])
     return out
 
 
-def _pass_at(result: SetResult, k: int) -> Mapping[int, float]:
+def _pass_at(result: "SetResult", k: int) -> Mapping[int, float]:
     num = result.num_samples
     return {index: float(pass_at_every_k(right, num)[k - 1]) for index, right in result.num_right_by_problem.items()}
 
@@ -244,7 +242,7 @@ def _paired_by_problem(
     )  # fmt: skip
 
 
-def evaluated(store: Store, record: RunRecord) -> Evaluated:
+def evaluated(store: Store, record: RunRecord) -> "Evaluated":
     """Return the results by data set, from the generations that an evaluation stored; empty without any."""
     if not record.evaluation or not store.exists(GENERATIONS_KEY):
         return {}
@@ -261,7 +259,7 @@ def evaluated(store: Store, record: RunRecord) -> Evaluated:
     return found
 
 
-def answers(store: Store, run_id: str) -> Sequence[Sample]:
+def answers(store: Store, run_id: str) -> "Sequence[Sample]":
     """Return the generations that an evaluation stored; an unreadable file is noted and gives none."""
     from opd.evaluation.samples import read_generations
 

@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opd.errors import CorruptRecord
-from opd.runs.attempts import (
-    ATTEMPTS_FOLDER,
-    ENDED_FILE,
-    HEARTBEAT_FILE,
-    LEASE_TTL_S,
-    OWNER_FILE,
-    attempt_of,
-    attempt_prefix,
-    read_owner,
-)
+from opd.runs import attempts as claims
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, step_folder, step_of
 from opd.runs.stream import part_key
 from opd.store.base import ObjectInfo, Store
@@ -46,7 +37,7 @@ class AttemptLine:
     @property
     def is_alive(self) -> bool:
         """True while its lease holds."""
-        return not self.outcome and abs(time.time() - self.last_sign_s) <= LEASE_TTL_S
+        return not self.outcome and abs(time.time() - self.last_sign_s) <= claims.LEASE_TTL_S
 
 
 class Listing:
@@ -61,16 +52,16 @@ class Listing:
 
     def attempts(self) -> list[int]:
         """Return the numbers of the attempts that were claimed, ascending."""
-        return [number for number in self.folders() if f"{attempt_prefix(number)}/{OWNER_FILE}" in self]
+        return [number for number in self.folders() if f"{claims.attempt_prefix(number)}/{claims.OWNER_FILE}" in self]
 
     def folders(self) -> list[int]:
         """Return the numbers of all attempt folders, ascending: metrics count without a readable claim, too."""
-        names = {key.split("/")[1] for key in self.objects if key.startswith(f"{ATTEMPTS_FOLDER}/")}
-        return sorted(number for name in names if (number := attempt_of(name)) is not None)
+        names = {key.split("/")[1] for key in self.objects if key.startswith(f"{claims.ATTEMPTS_FOLDER}/")}
+        return sorted(number for name in names if (number := claims.attempt_of(name)) is not None)
 
     def parts(self, attempt: int, name: str) -> list[str]:
         """Return the stored parts of one attempt's streamed file, in order."""
-        first = f"{attempt_prefix(attempt)}/{name}"
+        first = f"{claims.attempt_prefix(attempt)}/{name}"
         parts: list[str] = []
         while (key := part_key(first, len(parts))) in self:
             parts.append(key)
@@ -98,9 +89,9 @@ class Listing:
 
     def attempt_line(self, attempt: int) -> AttemptLine:
         """Read the records of one attempt."""
-        owner = read_owner(self.store, attempt)
-        ended = self._record(f"{attempt_prefix(attempt)}/{ENDED_FILE}")
-        beat = {} if ended else self._record(f"{attempt_prefix(attempt)}/{HEARTBEAT_FILE}")
+        owner = claims.read_owner(self.store, attempt)
+        ended = self._record(f"{claims.attempt_prefix(attempt)}/{claims.ENDED_FILE}")
+        beat = {} if ended else self._record(f"{claims.attempt_prefix(attempt)}/{claims.HEARTBEAT_FILE}")
         started_at_s = _seconds(owner.started_at_s) if owner else 0.0
         return AttemptLine(
             attempt=attempt,

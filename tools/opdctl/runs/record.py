@@ -10,16 +10,7 @@ import pyarrow as pa
 from opd.errors import CorruptRecord
 from opd.monitor.monitor import Finding, standing
 from opd.redaction import one_line, redact, redact_tree
-from opd.runs.headline import (
-    LOSS_KEYS,
-    STEP_SECONDS_KEYS,
-    VALIDATION_PREFIX,
-    Score,
-    first_of,
-    rollout_score,
-    seconds_left,
-    total_steps,
-)
+from opd.runs import headline
 from opd.runs.identity import RUN_FILE, SPEC_FILE
 from opd.runs.metrics import METRICS_FILE, RESERVED_KEYS
 from opd.runs.result import FATAL_FILE, RESULT_FILE
@@ -71,12 +62,12 @@ class RunRecord:
 
     @property
     def loss(self) -> float | None:
-        return first_of(self.latest, LOSS_KEYS)
+        return headline.first_of(self.latest, headline.LOSS_KEYS)
 
     @property
-    def training_score(self) -> Score | None:
+    def training_score(self) -> headline.Score | None:
         """Accuracy of the training answers, or their scorer's mean."""
-        return rollout_score(self.latest)
+        return headline.rollout_score(self.latest)
 
     @property
     def validation_accuracy(self) -> float | None:
@@ -91,8 +82,8 @@ class RunRecord:
     @property
     def eta_s(self) -> float | None:
         """Seconds to the last step at the last step's pace; None for a run that has ended or has no fixed length."""
-        pace_s = first_of(self.latest, STEP_SECONDS_KEYS)
-        return seconds_left(self.last_step, self.total_steps, pace_s) if self.state == "running" else None
+        pace_s = headline.first_of(self.latest, headline.STEP_SECONDS_KEYS)
+        return headline.seconds_left(self.last_step, self.total_steps, pace_s) if self.state == "running" else None
 
     @property
     def faults(self) -> list[Finding]:
@@ -119,7 +110,7 @@ class RunRecord:
 
 def is_validation(name: str) -> bool:
     """Return whether a metric is a validation's core score."""
-    return name.startswith(VALIDATION_PREFIX) and not name.endswith("stderr")
+    return name.startswith(headline.VALIDATION_PREFIX) and not name.endswith("stderr")
 
 
 def is_validation_accuracy(name: str) -> bool:
@@ -184,7 +175,7 @@ def _read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
         detail=redact(detail),
         num_attempts=len(listing.attempts()),
         last_step=int(steps[-1]) if len(steps) else None,
-        total_steps=total_steps(spec, result),
+        total_steps=headline.total_steps(spec, result),
         latest={name: float(logged[-1].as_py()) for name, logged in values.items()},
         validation={name: [float(values[name][place].as_py()) for place in (0, -1)[: len(values[name])]]
                     for name in filter(is_validation, values)},

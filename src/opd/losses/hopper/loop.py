@@ -120,7 +120,6 @@ class _Run:
         )
 
     def result(self) -> Forward:
-        """Return the result of the call."""
         names = ("divergence", "entropy", "teacher_entropy", "log_prob", "teacher_log_prob")
         statistics = dict(zip(names, self.stats[:, :5].T.contiguous(), strict=True))
         statistics["nonfinite"] = self.stats[:, 5] == 0

@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
-from opd.memory.shapes import Unplannable, read_shape, shape_of
+from opd.shapes import Unplannable, read_shape, shape_of
 
 SIZES = {
     "vocab_size": 128,
