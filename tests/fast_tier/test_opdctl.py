@@ -101,7 +101,7 @@ def test_a_day_s_work_from_doctor_over_a_mended_and_retried_run_to_its_results(t
     layer = {"store": {"url": "s3://runs/opd", "endpoint": "http://minio.minio.svc:9000"}, "trainer": {"total_steps": 4},
              "cluster": {"secrets": {"store": "experiment-store"}}}  # fmt: skip
     text = refused(day.submit("quickstart", layer=layer, name=run, verb="doctor"))
-    assert "MISSING     secret    secret experiment-store (cluster.secrets.store) is not in namespace opdctl" in text
+    assert "MISSING     secret    secret experiment-store is not in namespace opdctl" in text
     words = ("create", "secret", "generic", "experiment-store", "-n", NAMESPACE)
     tier.user(NAMESPACE).run(*words, "--from-literal=AWS_ACCESS_KEY_ID=id", "--from-literal=AWS_SECRET_ACCESS_KEY=s")
     good(day.submit("quickstart", layer=layer, name=run, verb="doctor"))

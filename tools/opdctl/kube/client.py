@@ -12,11 +12,13 @@ from opd.errors import StoreUnavailable
 from opdctl.console import ToolError, note
 
 # Groups of the kinds that the tool reads, outside the core.
-GROUPS = {"rayjobs": "/apis/ray.io/v1", "workloads": "/apis/kueue.x-k8s.io/v1beta2"}
+_QUEUEING = "/apis/kueue.x-k8s.io/v1beta2"
+GROUPS = {"rayjobs": "/apis/ray.io/v1", "workloads": _QUEUEING, "localqueues": _QUEUEING}
 CORE = "/api/v1"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 KUEUE = "kueue.x-k8s.io"
+QUEUE_LABEL = f"{KUEUE}/queue-name"
 RUN_LABEL, KIND_LABEL, ROLE_LABEL = "opd/run-id", "opd/kind", "app.kubernetes.io/component"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
