@@ -16,11 +16,7 @@ from opd.experiment.algorithm import Convert
 _EPILOG = """\
 examples:
   python -m opd.convert outputs/my-run/checkpoints/global_step_100
-  python -m opd.convert s3://bucket/runs/my-run/checkpoints/global_step_100/actor --target models/my-run --dtype bf16
-
-dtype: base        as the base model's config.json says (default)
-       checkpoint  as the trainer kept it, usually fp32
-       bf16        everything in bf16
+  python -m opd.convert s3://bucket/runs/my-run/checkpoints/global_step_100/actor --target models/my-run --dtype checkpoint
 
 exit codes: 0 done, 1 the checkpoint is not whole or something failed, 2 a request that cannot be followed
 """
@@ -42,7 +38,6 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--target", metavar="DIR", help=texts["target"])
     out.add_argument("--dtype", choices=get_args(Convert.model_fields["dtype"].annotation), help=texts["dtype"])
-    out.add_argument("--base-model", metavar="MODEL", help=texts["base_model"])
     out.add_argument("--trust-remote-code", action="store_true", help=texts["trust_remote_code"])
     out.add_argument("--push-to-hub", metavar="OWNER/NAME", help=texts["push_to_hub"])
     text = "do not compare the result's logits with the checkpoint's"

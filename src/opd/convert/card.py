@@ -14,7 +14,6 @@ from opd.convert.hub import name_fault
 from opd.convert.source import Origin
 from opd.convert.target import RECORD_FILE
 from opd.convert.verify import describe
-from opd.experiment.types import HUB
 from opd.runs.origin import version_of
 
 _LICENCE_KEYS = ("license", "license_name", "license_link")
@@ -81,7 +80,6 @@ def write_card(folder: Path, record: Mapping[str, Any]) -> None:
     base, licence = record["base_model"], record["licence"]
     metadata = ModelCardData(
         base_model=base if base and _is_hub_name(base) else None,
-        datasets=_hub_sets(record["data"]) or None,
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["opd", *([record["kind"]] if record["kind"] not in (None, "opd") else [])],
@@ -96,15 +94,9 @@ def write_card(folder: Path, record: Mapping[str, Any]) -> None:
         ),
         "Licence": ", ".join(f"{name} {value}" for name, value in licence.items()) or "not known from the base model",
         "Run id": record["run_id"],
-        "Kind": record["kind"],
         "Step": record["step"],
-        "Attempt": record["attempt"],
-        "Spec hash": record["spec_hash"],
-        "FSDP ranks": record["world_size"],
         "Weights": f"{dtypes}; dtype: {record['dtype_mode']}",
-        "Parameters": f"{record['num_parameters']:,}",
         "Checked": describe(record["verification"]) if record["verification"] else "no (asked to skip it)",
-        "Made with": ", ".join(f"{name} {number}" for name, number in record["packages"].items()),
     }
     table = "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, ""))
     notes = "".join(f"\n- {warning}" for warning in record["warnings"])
@@ -122,12 +114,6 @@ def _is_hub_name(model: str) -> bool:
 def _public(place: str) -> str:
     """Return a name for readers elsewhere: an address or a name of the hub as it is, of a path the last part."""
     return place if "://" in place or _is_hub_name(place) else Path(place).name
-
-
-def _hub_sets(files: Sequence[str]) -> list[str]:
-    """Return the names of the data sets of the hub among training files."""
-    names = (file.removeprefix(HUB).partition("?")[0] for file in files if file.startswith(HUB))
-    return list(dict.fromkeys(names))
 
 
 def _cell(value: object) -> str:
