@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from opd.data.toy import TEACHER_DIR
 from opd.data.toy.task import split_problems
 from opd.quickstart.adapter import merge
-from opd.quickstart.language import Answer, Problem, accuracy, divergences, greedy_answers, samples
+from opd.quickstart.language import Answer, Problem, accuracy, divergences, greedy_answers
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_the_divergence_is_the_mean_reverse_kl_over_an_answers_tokens(models):
     assert divergences(teacher, teacher, [answer]) == pytest.approx([0], abs=1e-6)
 
 
-def test_accuracy_counts_the_problems_of_its_source_and_samples_show_both_answers():
+def test_accuracy_counts_the_problems_of_its_source():
     problems = [Problem([{"content": "1+1?"}], "2", source) for source in ("gsm_seen", "gsm_seen", "gsm_new")]
     before, after = (
         [Answer([], [], text) for text in texts]
@@ -52,7 +52,6 @@ def test_accuracy_counts_the_problems_of_its_source_and_samples_show_both_answer
     )
     assert accuracy(problems, before, "gsm_seen") == (0.5, pytest.approx(0.3536, abs=1e-4))
     assert accuracy(problems, after, "gsm_new").mean == 1
-    assert r"  after:  so \boxed{2}" in samples(problems, before, after)
 
 
 def test_a_teacher_is_its_base_with_the_adapters_products(tmp_path):

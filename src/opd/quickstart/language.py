@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, NamedTuple
 
 from opd.quickstart.report import Estimate, Report, mean_of, share
@@ -16,9 +15,6 @@ SOURCES = {"gsm_seen": "val_seen.parquet", "gsm_new": "val_new.parquet"}
 NUM_PROBLEMS = 16
 """Held-out problems of each source."""
 MAX_NEW_TOKENS = 160
-NUM_SAMPLES = 3
-MAX_SHOWN = 300
-"""Characters of a sample."""
 
 
 class Problem(NamedTuple):
@@ -78,7 +74,6 @@ def measure(run_dir: Path, out: Path, rows: Sequence[Mapping[str, Any]], seed: i
         notes=[
             f"greedy answers to {NUM_PROBLEMS} held-out problems of seen templates and {NUM_PROBLEMS} of new ones",
             "divergence: reverse KL from the teacher on the student's own answers, nats a token, mean over answers",
-            *samples(problems, answers["student before"], answers["student after"]),
         ],
     )
 
@@ -143,12 +138,3 @@ def divergences(student: Any, teacher: Any, answers: Sequence[Answer]) -> list[f
             )
             means.append(float(kl(of_student, of_teacher).mean()))
     return means
-
-
-def samples(problems: Sequence[Problem], before: Sequence[Answer], after: Sequence[Answer]) -> list[str]:
-    """Return three problems with the answers before and after, as lines of text."""
-    lines = []
-    for problem, old, new in list(zip(problems, before, after, strict=True))[:NUM_SAMPLES]:
-        lines += ["", f"problem: {shorten(problem.messages[-1]['content'], MAX_SHOWN)} (answer: {problem.truth})"]
-        lines += [f"  before: {shorten(old.text, MAX_SHOWN)}", f"  after:  {shorten(new.text, MAX_SHOWN)}"]
-    return lines
