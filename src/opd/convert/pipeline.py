@@ -36,7 +36,7 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
     warnings = Warnings()
     source = find_source(options.checkpoint, warnings)
     target = choose_target(options.target, source.origin.checkpoint)
-    wanted = torch.bfloat16 if options.dtype == "bf16" else None  # None: each tensor keeps its own
+    wanted = torch.bfloat16 if options.dtype == "bf16" else None  # None means each tensor's own
     transformers_logging.disable_progress_bar()  # between our own lines
     with (
         staging(target, options.push_to_hub) as folder,
