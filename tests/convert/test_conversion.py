@@ -45,11 +45,11 @@ def _expected_logits(saved, case: Case, dtype: torch.dtype) -> torch.Tensor:
         return model.eval()(input_ids=IDS).logits
 
 
-@pytest.mark.parametrize("mode", ["checkpoint", "bf16"])
+@pytest.mark.parametrize("mode", ["checkpoint", "base", "bf16"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_logits_are_those_of_the_trained_weights_after_the_cast(saved, sealed, tmp_path, case, mode):
     convert_checkpoint(Convert(checkpoint=str(sealed(case)), target=str(tmp_path / "out"), dtype=mode))
-    dtype = getattr(torch, case.dtype) if mode == "checkpoint" else torch.bfloat16
+    dtype = getattr(torch, case.dtype) if mode == "checkpoint" else torch.bfloat16  # the base is in bf16
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert model.dtype == dtype
     for name, value in full_weights(saved, case).items():
@@ -62,7 +62,7 @@ def test_logits_are_those_of_the_trained_weights_after_the_cast(saved, sealed, t
     assert (logits - expected).abs().max() <= tolerance * expected.abs().max()
 
 
-@pytest.mark.parametrize("mode", ["checkpoint", "bf16"])
+@pytest.mark.parametrize("mode", ["checkpoint", "base"])
 @pytest.mark.parametrize("case", LORA_CASES, ids=lambda case: case.name)
 def test_a_lora_student_becomes_the_plain_model_that_peft_merges_it_to(saved, sealed, tmp_path, capfd, case, mode):
     _, record = convert_checkpoint(Convert(checkpoint=str(sealed(case)), target=str(tmp_path / "out"), dtype=mode))
@@ -134,7 +134,7 @@ def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, tm
         "spec_hash": SPEC_HASH,
         "checkpoint": str(step_dir),
         "world_size": 2,
-        "dtype_mode": "bf16",
+        "dtype_mode": "base",
         "num_tensors_by_dtype": {"bfloat16": len(full_weights(saved, TWO_RANKS))},
         "base_model": base,
         "teachers": ["owner/code", "owner/math"],
@@ -170,6 +170,7 @@ def test_a_checkpoint_of_plain_verl_is_converted_by_its_path_alone(saved, tmp_pa
     assert torch.equal(model.lm_head.weight, full_weights(saved, TWO_RANKS)["lm_head.weight"].bfloat16())
     record = json.loads((written / "conversion.json").read_text())
     assert (record["step"], record["dtype_mode"]) == (20, "bf16")
+    assert any("base model is not known" in warning for warning in record["warnings"])
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])

@@ -16,7 +16,11 @@ from opd.experiment.algorithm import Convert
 _EPILOG = """\
 examples:
   python -m opd.convert outputs/my-run/checkpoints/global_step_100
-  python -m opd.convert s3://bucket/runs/my-run/checkpoints/global_step_100/actor --target models/my-run --dtype checkpoint
+  python -m opd.convert s3://bucket/runs/my-run/checkpoints/global_step_100/actor --target models/my-run --dtype bf16
+
+dtype: base        as the base model's config.json says (default)
+       checkpoint  as the trainer kept it, usually fp32
+       bf16        everything in bf16
 
 exit codes: 0 done, 1 the checkpoint is not whole or something failed, 2 a request that cannot be followed
 """

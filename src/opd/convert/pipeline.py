@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from opd.agent.environments import toy_models
 from opd.convert.card import licence_of, make_record, write_card
-from opd.convert.errors import Warnings, say
+from opd.convert.errors import ConvertError, Warnings, say
 from opd.convert.export import copy_companions, write_model
 from opd.convert.hub import hub_token
 from opd.convert.merger import ShardMerger
-from opd.convert.source import bring_here, find_source
+from opd.convert.source import Origin, bring_here, find_source
 from opd.convert.target import choose_target, staging
 from opd.convert.verify import describe, verify
 from opd.experiment.algorithm import Convert
+from opd.memory.shapes import Unplannable, read_config
 
 
 def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
@@ -36,7 +38,7 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
     warnings = Warnings()
     source = find_source(options.checkpoint, warnings)
     target = choose_target(options.target, source.origin.checkpoint)
-    wanted = torch.bfloat16 if options.dtype == "bf16" else None  # None means each tensor's own
+    mode, wanted = _dtype(options, source.origin, warnings)
     transformers_logging.disable_progress_bar()  # between our own lines
     with (
         staging(target, options.push_to_hub) as folder,
@@ -66,7 +68,7 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
         record = make_record(
             source.origin,
             dtypes=[dtypes[name] for name in written],
-            dtype_mode=options.dtype,
+            dtype_mode=mode,
             num_parameters=sum(sizes[name] for name in written),
             world_size=world_size,
             base_model=source.origin.model_path,
@@ -77,3 +79,35 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
         write_card(folder, record)
     say(f"done: {target.url}")
     return target.url, record
+
+
+def _dtype(options: Convert, origin: Origin, warnings: Warnings) -> tuple[str, torch.dtype | None]:
+    """Return the dtype mode and the dtype of all floating tensors; None means each tensor's own.
+
+    A checkpoint that plain verl saved does not name its base model: it is written as verl's own merger does.
+    """
+    if options.dtype == "checkpoint":
+        return "checkpoint", None
+    base = origin.model_path
+    if options.dtype == "base" and base is None:
+        text = f"dtype base: {origin.checkpoint} is outside a run directory, so its base model is not known"
+        warnings.add(f"{text}. The weights are written in bf16; dtype checkpoint keeps the trainer's")
+    if options.dtype == "bf16" or base is None:
+        return "bf16", torch.bfloat16
+    return "base", base_dtype(base, origin.model_revision)
+
+
+def base_dtype(base: str, revision: str | None = None) -> torch.dtype:
+    """Return the dtype in a base model's config.json; raise ConvertError if it says no dtype of torch's."""
+    try:
+        config = read_config(str(toy_models().get(base, base)), revision=revision)
+    except Unplannable as error:
+        raise ConvertError(f"base model {error}. Choose dtype checkpoint or bf16") from error
+    parts = (config, config.get("text_config") or {})
+    name = next((found for part in parts if (found := part.get("dtype") or part.get("torch_dtype"))), None)
+    dtype = getattr(torch, str(name), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ConvertError(
+            f"base model {base} says dtype {name}, which is not one of torch's: choose dtype checkpoint or bf16"
+        )
+    return dtype

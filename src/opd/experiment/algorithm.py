@@ -219,9 +219,7 @@ def converted(checkpoint: str) -> str:
 class Convert(Section):
     checkpoint: Text = key("Checkpoint folder, with or without the trailing /actor; or a store URL.")
     target: Text | None = key("Folder or store URL to write; unset: `global_step_N-huggingface`.", None)
-    dtype: Literal["bf16", "checkpoint"] = key(
-        "Precision of the written weights; checkpoint: the trainer's own.", "bf16"
-    )
+    dtype: Literal["checkpoint", "base", "bf16"] = key("Precision of the written weights.", "base")
     trust_remote_code: bool = key("Run the code of the model in the checkpoint's folder.", False)
     push_to_hub: HubName | None = key("Private repository to upload to, with HF_TOKEN of the environment.", None)
     verify: bool = key("Compare logits with the checkpoint's on a few prompts.", True)
