@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED := 1
 # The charts that users install; each contains opd-lib.
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
-PHONY_TOOL := submit status logs wait cancel delete doctor collect compare report pull render tools helm
+PHONY_TOOL := submit status logs cancel delete doctor collect compare report render tools helm
 # Every target with help is phony.
 .PHONY: $(PHONY_TOOL) help $(shell sed -n 's/^\([a-z0-9-]*\):.*\#\# .*/\1/p' $(MAKEFILE_LIST))
 
@@ -84,7 +84,7 @@ run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml AR
 status: ## show the state of a run (EXP=run)
 logs: ## print the log of a run (EXP=run ARGS="-f")
 collect: ## download metrics, evaluations and samples of a run (EXP=run)
-status logs wait cancel collect compare report pull: setup-tool
+status logs cancel collect compare report: setup-tool
 	$(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 # The tool's commands that call Helm.

@@ -1,10 +1,10 @@
-"""`python tools/gotools.py install|path`: Go programs and modules by name and version, cached outside the work tree.
+"""`python tools/gotools.py install|path`: Go programs and modules by name and version, built into a cache outside the work tree.
 
-It uses the standard library only, so that `make tools` needs no environment. `go install` builds a program of a version
-named here. Other programs come from a folder with committed go.mod and go.sum (`lock`), which has all versions.
+It uses the standard library only, so that `make tools` needs no environment.
 """
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -14,91 +14,33 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 CACHE_VARIABLE = "OPD_TOOLS_DIR"
 ROOT = Path(__file__).resolve().parents[1]
-GO_LOCKS = "tests/e2e/go"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """A Go program: package path of its main package, and its module's version or the folder that locks it."""
-
-    package: str
-    version: str = ""
-    lock: str = ""  # below the repository's root
-    is_any_version_fine: bool = False  # the program on PATH is used as it is
-    stamps: str = ""  # package that holds gitVersion, gitMajor and gitMinor: servers report v0.0.0 without them
-
-    def locked(self) -> tuple[str, str]:
-        """Return module path and version that the lock's go.mod requires for this package."""
-        text = (ROOT / self.lock / "go.mod").read_text()
-        required: list[tuple[str, str]] = re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE)
-        return max((item for item in required if f"{self.package}/".startswith(f"{item[0]}/")), key=lambda i: len(i[0]))
-
-    def ldflags(self) -> str:
-        """Return linker flags: no symbol tables, and the version where the program reports one."""
-        flags = ["-s", "-w"]
-        if self.stamps:
-            version = self.locked()[1]
-            major, minor = version.removeprefix("v").split(".")[:2]
-            values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-            flags += [f"-X {self.stamps}.{key}={value}" for key, value in values.items()]
-        return " ".join(flags)
-
-    def key(self) -> str:
-        """Return the version in the name of the cached binary's folder, with a hash of all that a locked program is made of."""
-        if not self.lock:
-            return self.version
-        folder = ROOT / self.lock
-        parts = [(folder / "go.mod").read_bytes(), (folder / "go.sum").read_bytes(), self.ldflags().encode()]
-        return f"{self.locked()[1]}-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:10]}"
-
-
-def _kubernetes(name: str, *, is_any_version_fine: bool = False) -> Program:
-    package, lock, stamps = f"k8s.io/kubernetes/cmd/{name}", f"{GO_LOCKS}/kubernetes", "k8s.io/component-base/version"
-    return Program(package=package, lock=lock, stamps=stamps, is_any_version_fine=is_any_version_fine)
-
-
+_GO = "tests/e2e/go"
+_KUBERNETES = ("kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+# The package of each program, and its version or the folder whose go.mod and go.sum lock it.
 PROGRAMS = {
-    "helm": Program(package="helm.sh/helm/v4/cmd/helm", version="v4.2.3", is_any_version_fine=True),
-    "kubeconform": Program(
-        package="github.com/yannh/kubeconform/cmd/kubeconform", version="v0.7.0", is_any_version_fine=True
-    ),
-    "syft": Program(package="github.com/anchore/syft/cmd/syft", version="v1.52.0", is_any_version_fine=True),
-    "etcd": Program(package="go.etcd.io/etcd/server/v3", lock=f"{GO_LOCKS}/kubernetes"),
-    "kubectl": _kubernetes("kubectl", is_any_version_fine=True),
-    "kube-apiserver": _kubernetes("kube-apiserver"),
-    "kube-controller-manager": _kubernetes("kube-controller-manager"),
-    "kube-scheduler": _kubernetes("kube-scheduler"),
-    "kubelet": _kubernetes("kubelet"),
-    "kube-proxy": _kubernetes("kube-proxy"),
-    "ray-operator": Program(package="github.com/ray-project/kuberay/ray-operator", lock=f"{GO_LOCKS}/ray-operator"),
-    "kwok": Program(package="sigs.k8s.io/kwok/cmd/kwok", lock=f"{GO_LOCKS}/kwok"),
-    "coredns": Program(package="github.com/coredns/coredns", lock=f"{GO_LOCKS}/coredns"),
-    "kueue": Program(package="sigs.k8s.io/kueue/cmd/kueue", lock=f"{GO_LOCKS}/kueue"),
-    "netpol-analyzer": Program(
-        package="github.com/np-guard/netpol-analyzer/cmd/netpolicy", lock=f"{GO_LOCKS}/netpol-analyzer"
-    ),
-    "registry": Program(package="github.com/google/go-containerregistry/cmd/registry", lock=f"{GO_LOCKS}/registry"),
-    "versitygw": Program(package="github.com/versity/versitygw/cmd/versitygw", lock="tests/runs/s3"),
+    "helm": ("helm.sh/helm/v4/cmd/helm", "v4.2.3"),
+    "syft": ("github.com/anchore/syft/cmd/syft", "v1.52.0"),
+    "etcd": ("go.etcd.io/etcd/server/v3", f"{_GO}/kubernetes"),
+    **{name: (f"k8s.io/kubernetes/cmd/{name}", f"{_GO}/kubernetes") for name in _KUBERNETES},
+    "ray-operator": ("github.com/ray-project/kuberay/ray-operator", f"{_GO}/ray-operator"),
+    "kwok": ("sigs.k8s.io/kwok/cmd/kwok", f"{_GO}/kwok"),
+    "coredns": ("github.com/coredns/coredns", f"{_GO}/coredns"),
+    "kueue": ("sigs.k8s.io/kueue/cmd/kueue", f"{_GO}/kueue"),
+    "netpol-analyzer": ("github.com/np-guard/netpol-analyzer/cmd/netpolicy", f"{_GO}/netpol-analyzer"),
+    "registry": ("github.com/google/go-containerregistry/cmd/registry", f"{_GO}/registry"),
+    "versitygw": ("github.com/versity/versitygw/cmd/versitygw", "tests/runs/s3"),
 }
-_CONTROL_PLANE = ("etcd", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "ray-operator")
+ANY_VERSION = ("helm", "syft", "kubectl")  # the program on PATH is used as it is
+_CONTROL_PLANE = ("etcd", *_KUBERNETES[:4], "ray-operator")
 # Programs of a make target; on the command line a group's name means its programs.
 GROUPS = {
-    "charts": ("helm", "kubeconform", "netpol-analyzer"),
+    "charts": ("helm", "netpol-analyzer"),
     "fast-tier": ("helm", *_CONTROL_PLANE, "kueue", "kwok", "registry"),
     "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw"),
-}
-# Sources of the objects that charts are checked against: the operators' own CRDs and the API of this Kubernetes.
-MODULES = {
-    "ray-operator": PROGRAMS["ray-operator"].locked(),
-    "prometheus-operator": ("github.com/prometheus-operator/prometheus-operator", "v0.85.0"),
-    "kubernetes": PROGRAMS["kube-apiserver"].locked(),
-    "kueue": PROGRAMS["kueue"].locked(),
-    "kwok": PROGRAMS["kwok"].locked(),
 }
 
 
@@ -112,84 +54,74 @@ def cache_dir() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or Path(base) / "opd" / "tools")
 
 
-def installed(name: str) -> Path:
-    """Return the path to which `install` builds a program; the folder's name holds its version."""
-    return cache_dir() / f"{name}-{PROGRAMS[name].key()}" / name
+def _locked(package: str, folder: str) -> tuple[str, str]:
+    """Return module path and version that a folder's go.mod requires for a package."""
+    text = (ROOT / folder / "go.mod").read_text()
+    required: list[tuple[str, str]] = re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE)
+    return max((item for item in required if f"{package}/".startswith(f"{item[0]}/")), key=lambda item: len(item[0]))
+
+
+def _installed(name: str) -> tuple[Path, str]:
+    """Return the path to which `install` builds a program, in a folder of its version, and Go's linker flags for it."""
+    (package, version), flags = PROGRAMS[name], "-s -w"
+    if (folder := ROOT / version).is_dir():
+        number = _locked(package, version)[1]
+        if name in _KUBERNETES:  # they report v0.0.0 without these
+            major, minor = number.removeprefix("v").split(".")[:2]
+            values = {"gitVersion": number, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+            flags += "".join(f" -X k8s.io/component-base/version.{key}={value}" for key, value in values.items())
+        parts = [(folder / "go.mod").read_bytes(), (folder / "go.sum").read_bytes(), flags.encode()]
+        version = f"{number}-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:10]}"
+    return cache_dir() / f"{name}-{version}" / name, flags
 
 
 def find(name: str) -> Path:
-    """Return a program on PATH where any version is fine, else the installed program.
-
-    Raises:
-        ToolError: there is neither.
-    """
-    if (path := _found(name)) is None:
-        text = f"{name} is neither on PATH nor at {installed(name)}: run `python tools/gotools.py install {name}`"
-        raise ToolError(text)
+    """Return a program on PATH where any version is fine, else the installed program; raise ToolError without both."""
+    on_path = shutil.which(name) if name in ANY_VERSION else None
+    path = Path(on_path) if on_path else _installed(name)[0]
+    if not path.is_file():
+        raise ToolError(f"{name} is neither on PATH nor at {path}: run `python tools/gotools.py install {name}`")
     return path
 
 
-def _found(name: str) -> Path | None:
-    on_path = shutil.which(name) if PROGRAMS[name].is_any_version_fine else None
-    path = Path(on_path) if on_path else installed(name)
-    return path if path.is_file() else None
-
-
 def install(name: str) -> Path:
-    """Build a program where it is missing; return its path.
+    """Build a program where it is missing; return its path. Raise ToolError without Go, or if the build failed.
 
-    Go compiles once what programs share. Compiling yields to other work (nice); `GOFLAGS=-p=1` bounds it to one core.
-
-    Raises:
-        ToolError: Go is absent or the build failed.
+    Compiling yields to other work (nice); `GOFLAGS=-p=1` bounds it to one core.
     """
     cache_dir().mkdir(parents=True, exist_ok=True)
     with open(cache_dir() / f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time builds a program
-        if not _found(name):
-            _build(name)
-    return find(name)
+        with contextlib.suppress(ToolError):
+            return find(name)
+        (package, version), (target, flags) = PROGRAMS[name], _installed(name)
+        with tempfile.TemporaryDirectory(dir=cache_dir()) as folder:
+            words = ["-trimpath", f"-ldflags={flags}"]
+            if (lock_folder := ROOT / version).is_dir():
+                _go("build", "-mod=readonly", *words, "-o", f"{folder}/{name}", package, folder=lock_folder)
+            else:
+                _go("install", *words, f"{package}@{version}", folder=Path(folder), GOBIN=folder)
+            target.parent.mkdir(exist_ok=True)
+            (Path(folder) / name).replace(target)
+    return target
 
 
 def module(name: str) -> Path:
-    """Return the folder of a module's sources, which the Go client downloads once.
-
-    Raises:
-        ToolError: Go is absent or the module cannot be had.
-    """
-    path, version = MODULES[name]
-    locks = (program.lock for program in PROGRAMS.values() if program.lock and program.locked() == (path, version))
-    asked, folder = f"{path}@{version}", None
-    # A lock's go.sum verifies; elsewhere Go asks the checksum database, even for what a build left here.
-    if lock := next(locks, ""):
-        asked, folder = path, ROOT / lock
-    return Path(json.loads(_go(["mod", "download", "-json", asked], what=name, folder=folder))["Dir"])
+    """Return the folder of a locked program's sources, which Go downloads once and verifies; raise ToolError as `install`."""
+    package, folder = PROGRAMS[name]
+    return Path(json.loads(_go("mod", "download", "-json", _locked(package, folder)[0], folder=ROOT / folder))["Dir"])
 
 
-def _build(name: str) -> None:
-    program, target = PROGRAMS[name], installed(name)
-    flags = ["-trimpath", f"-ldflags={program.ldflags()}"]
-    with tempfile.TemporaryDirectory(dir=cache_dir()) as folder:
-        if program.lock:
-            command = ["build", "-mod=readonly", *flags, "-o", f"{folder}/{name}", program.package]
-            _go(command, what=name, folder=ROOT / program.lock, CGO_ENABLED="0")
-        else:
-            command = ["install", *flags, f"{program.package}@{program.version}"]
-            _go(command, what=name, GOBIN=folder, CGO_ENABLED="0")
-        target.parent.mkdir(exist_ok=True)
-        (Path(folder) / name).replace(target)
-
-
-def _go(arguments: list[str], *, what: str, folder: Path | None = None, **environment: str) -> str:
+def _go(*arguments: str, folder: Path, **environment: str) -> str:
     go = shutil.which("go")
     if go is None:
-        raise ToolError(f"Go is needed for {what} and is not on PATH: install Go 1.26 or newer")
-    with tempfile.TemporaryDirectory() as empty:  # outside any module, so that no go.mod is read
-        done = subprocess.run(["nice", go, *arguments], cwd=folder or empty, env={**os.environ, **environment},
-                              capture_output=True, text=True, check=False)  # fmt: skip
+        raise ToolError("Go is not on PATH: install Go 1.26 or newer")
+    done = subprocess.run(["nice", go, *arguments], cwd=folder, env={**os.environ, "CGO_ENABLED": "0", **environment},
+                          capture_output=True, text=True, check=False)  # fmt: skip
     if done.returncode:
-        text = done.stderr[-2000:] or done.stdout[-2000:]
-        raise ToolError(f"{what} cannot be had: `go {arguments[0]}` ended with {done.returncode}:\n{text}")
+        raise ToolError(
+            f"`go {' '.join(arguments)}` ended with {done.returncode}:\n{(done.stderr or done.stdout)[-2000:]}"
+        )
     return done.stdout
 
 

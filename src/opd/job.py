@@ -29,7 +29,6 @@ from opd.rollout.rows import Row, share_out
 from opd.rollout.serving import start_with_models
 from opd.runs import origin
 from opd.runs.manifest import DATA_FILE
-from opd.runs.progress import START
 from opd.runs.run import Run
 from opd.trainer import checkpointing
 from opd.trainer.dataset import PromptDataset
@@ -140,9 +139,7 @@ class Job:
         run.summary.total_steps = data.total_steps
         # Handles found by name, as verl's are, do not keep an actor alive: these are held to the end.
         self._cpu_servers = cpu_servers
-        START.mark("tokenizer and data")
         self.pool, self.ranks = start_ranks(config, worker, role)
-        START.mark("worker processes")
         replicas = self._load_models(role, serves=serves)
         engine = omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine)
         engine.backend = "naive"  # the ranks hand their weights to the servers on their own devices
@@ -157,11 +154,9 @@ class Job:
         """Have the ranks load their models, and start rollout servers and workers; return the servers' replicas."""
         if not serves:
             self.ranks.init_model()
-            START.mark("models")
             return []
         servers = start_with_models(self.config, self.ranks, role=role, pool=self.pool)
         self.rollouts = RolloutManager(self.config, servers.get_client())
-        START.mark("rollout server")
         replicas: list[Any] = servers.get_replicas()
         return replicas
 

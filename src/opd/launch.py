@@ -29,7 +29,6 @@ from opd.experiment.load import SITE_VARIABLE
 from opd.experiment.pipeline import before_it_runs, stages_of
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
-from opd.runs.progress import START
 from opd.runs.run import Run, refuse
 from opd.store.access import apply_experiment
 
@@ -214,10 +213,8 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
         teacher_paths={key: fetch(f"{key}.path", teacher.path, teacher.revision) for key, teacher in teachers.items()},
     )
     print(f"run {spec.name}, in {run.run_dir}", flush=True)
-    START.mark("spec and files")
     from opd.trainer.entry import run as work
 
-    START.mark("imports")
     return work(spec, run, within=within)
 
 

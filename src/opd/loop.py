@@ -15,7 +15,7 @@ from opd.kinds import KINDS, Kind
 from opd.monitor import monitor
 from opd.rollout.serving import start_cpu_servers
 from opd.runs.headline import validation_scores
-from opd.runs.progress import PROGRESS, START
+from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.trainer import checkpointing
 from opd.update import checks
@@ -96,8 +96,7 @@ class Loop:
         """Make one step: answers, weights, update, save, the servers' weights, validation; return its metrics."""
         job, kind, timing = self.job, self.kind, dict[str, float]()
         PROGRESS.enter("rollout", step)
-        START.mark("the rest")
-        metrics: dict[str, Any] = {**START.take()}
+        metrics: dict[str, Any] = {}
         with marked_timer("step", timing):
             with marked_timer("gen", timing):
                 rows, found = kind.answers(job, step)

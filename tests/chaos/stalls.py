@@ -24,7 +24,7 @@ GCS_BOUND_S = 180.0
 @scenario(done="SIGSTOP of the driver before the generation of step 4", promised=PROMISED)
 def stopped_driver(context: Context) -> str:
     case, attempt, _ = _frozen(context, _FLOOR)
-    return _ended_and_continued(context, case, attempt, "state T")
+    return _ended_and_continued(context, case, attempt)
 
 
 @scenario(done="SIGSTOP of the rollout server before the generation of step 4", promised=PROMISED)

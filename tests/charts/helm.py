@@ -28,6 +28,29 @@ DIGEST = "registry.example.com/opd@sha256:" + "0123456789abcdef" * 4
 IMAGE = {"cluster": {"image": {"ref": DIGEST}}}
 RUN = "my-run"
 SERVE = {"teacher": {"dtype": "bf16", "serve": {"gpus": 2, "replicas": 3, "args": ["--max-model-len", "4096"]}}}
+# With everything switched on.
+EVERYTHING = {
+    "cluster": {
+        "image": {"pullSecrets": ["registry"]},
+        "lifecycle": "suspendable",
+        "queue": {"manager": "kueue", "name": "q", "priorityClass": "p"},
+        "deadlines": {"activeSeconds": 9000, "preRunningSeconds": 600},
+        "cache": {"claim": "hub"},
+        "mounts": [{"claim": "a", "path": "/a", "subPath": "x"}],
+        "secrets": {"huggingFace": {"secret": "h", "key": "t"}, "store": "s"},
+        "auth": {"secret": "ray-token"},
+        "networkPolicy": {"metricsNamespace": "monitoring"},
+        "podMonitor": {"enabled": True},
+        "extraEnv": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "envFrom": [{"configMapRef": {"name": "c"}}],
+        "extraVolumes": [{"name": "x", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "x", "mountPath": "/x"}],
+        "annotations": {"a/b": "c"},
+        "head": {"tolerations": [{"key": "k", "operator": "Exists"}], "priorityClassName": "high"},
+    }
+}
+# For a chart that has ranks.
+SIZES = {"trainer": {"gpus_per_node": 8}}
 
 
 def kind_of(experiment: str) -> str:

@@ -1,12 +1,11 @@
-"""The manifests that an administrator applies once: valid, and as open and as closed as runs need."""
+"""The manifests that an administrator applies once: as open and as closed as runs need."""
 
 import shutil
 import subprocess
 
 import pytest
 import yaml
-from tests.charts.helm import EXPERIMENTS, ROOT, SERVE, SITES, SWEEPS, objects, one, parsed
-from tests.charts.test_conformance import EVERYTHING, SIZES, conform
+from tests.charts.helm import EVERYTHING, EXPERIMENTS, ROOT, SERVE, SITES, SIZES, SWEEPS, objects, one, parsed
 from tests.minimal import MINIMAL
 
 from opd.experiment import FILE_KINDS
@@ -48,19 +47,8 @@ def picked(tmp_path):
     return pick
 
 
-@pytest.mark.parametrize("folder", [".", "overlays/rdma"])
-def test_every_object_is_valid(folder, tmp_path):
-    (tmp_path / "all.yaml").write_text(kustomize(CLUSTER / folder))
-    verdicts = conform(tmp_path)
-    assert len(verdicts) >= 8
-    assert [item for item in verdicts if item[2] != "statusValid"] == []
-
-
-def test_the_job_that_fills_a_claim_is_valid_and_reaches_what_a_run_s_pods_do(tmp_path):
-    text = (ROOT / "manifests/stage.yaml").read_text()
-    (tmp_path / "stage.yaml").write_text(text)
-    assert [item[2] for item in conform(tmp_path)] == ["statusValid"] * 2
-    job, policy = yaml.safe_load_all(text)
+def test_the_job_that_fills_a_claim_reaches_what_a_run_s_pods_do():
+    job, policy = yaml.safe_load_all((ROOT / "manifests/stage.yaml").read_text())
     labels = job["spec"]["template"]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     _, outside = (rule["to"] for rule in policy["spec"]["egress"])

@@ -10,7 +10,6 @@ from opd.agent.trajectories import FOLDER as TRAJECTORIES
 from opd.agent.trajectories import Trajectory, from_lines
 from opd.evaluation.samples import Sample, read_generations
 from opd.runs.headline import VALIDATION_LOSS
-from opd.runs.progress import PREFIX
 
 Row = dict[str, Any]
 PEARSON = "training/rollout_actor_probs_pearson_corr"
@@ -180,14 +179,6 @@ def set_promises(
     yield Promise(f"{source}: pass@k grows with k", f"{passes[0]:.3f} -> {passes[-1]:.3f}", grows)
     least, most = accuracy
     yield Promise(f"{source}: accuracy of {least} to {most}", f"{mean:.3f}", least <= mean <= most)
-
-
-def start_parts(rows: list[Row]) -> dict[str, float]:
-    """Seconds of each part of the start, as the first step's row tells them."""
-    first: Row = next(iter(training_rows(rows)), {})
-    return {
-        key.removeprefix(PREFIX).removesuffix("_s"): value for key, value in first.items() if key.startswith(PREFIX)
-    }
 
 
 def step_parts(rows: list[Row]) -> dict[str, float]:

@@ -31,7 +31,6 @@ from tests.gpu_smoke.promises import (
     eval_promises,
     promises,
     sft_promises,
-    start_parts,
     step_parts,
     teacher_promises,
     training_rows,
@@ -114,7 +113,6 @@ class Outcome:
             "exit": self.returncode,
             "seconds": self.seconds,
             "first_step_s": self.first_step_s,
-            "start_s": start_parts(self.rows),
             "steps": len(steps),
             "step_parts_s": self.parts,
             "divergence": [row["opd/divergence"] for row in steps if "opd/divergence" in row],
@@ -234,8 +232,6 @@ def show(outcome: Outcome, log: Path) -> None:
     """The run's part of the table; the end of its log where it failed."""
     first = "-" if outcome.first_step_s is None else f"{outcome.first_step_s:.0f} s"
     print(f"\n{outcome.name}: exit {outcome.returncode}, {outcome.seconds:.0f} s, first step after {first}")
-    for part, seconds in start_parts(outcome.rows).items():
-        print(f"  start: {part:24s} {seconds:8.1f} s")
     for promise in outcome.promises:
         print(f"  {'kept  ' if promise.kept else BROKEN}  {promise.name:48s} {promise.observed}")
     whole = outcome.parts.get("step", 0.0)

@@ -9,7 +9,7 @@ from opd.cluster.supervise import supervised
 from opd.runs import stacks
 from opd.runs.progress import PROGRESS
 
-def dump(pids):
+def dump():
     raise PermissionError("of another user's process")
 
 def run():

@@ -26,7 +26,6 @@ SPEC = {
 def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test asks a person's own cluster or store."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.delenv("OPDCTL_STORE", raising=False)
 
 

@@ -1,8 +1,7 @@
-"""`status`, `wait` and `logs -f` on live runs."""
+"""`status` and `logs -f` on live runs."""
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +13,7 @@ from opd.runs.run import Run
 from opd.store.base import RetryPolicy
 from opd.store.local import LocalStore
 from opd.store.remote import open_store
-from opdctl.commands.wait import in_store
-from opdctl.kube.client import wait_until
 from opdctl.logs.store import LogReader
-from opdctl.runs.find import RunPlace
 from opdctl.runs.listing import Listing
 
 
@@ -55,31 +51,6 @@ def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
         run._renew()
         assert "distil (2 of 3): rollout at step 7" in inside("status", "bridge", "--store", store).stdout
         assert "distil (2 of 3), step 7" in inside("list", "--store", store).stdout
-
-
-def test_wait_ends_with_the_run_and_its_exit_code_is_the_result(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
-    make_run("good", result={"steps": 1})
-    assert inside("wait", "good", "--store", store).returncode == 0
-    run = Run.open(run_id="bad", local_root=tmp_path / "local", spec={"kind": "opd"}, spec_hash="h",
-                   store_url=str(store), tee=False)  # fmt: skip
-    with run:
-        run.fail("the tokenizers differ", fatal=True)
-    done = inside("wait", "bad", "--store", store)
-    assert done.returncode == 1
-    assert "the tokenizers differ" in done.stderr
-
-
-def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
-    look = partial(in_store, RunPlace(run_id="live", store=open_store(store / "live")), 60)
-    assert look() == ""
-    assert wait_until(look, pause=lambda: live_run.finish({"steps": 1})) == (True, "")
-
-
-def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:
-    make_run("left")
-    is_success, reason = in_store(RunPlace(run_id="left", store=open_store(store / "left")), 0.0)
-    assert not is_success
-    assert "no other followed" in reason
 
 
 def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: Path, capsys: pytest.CaptureFixture) -> None:  # fmt: skip

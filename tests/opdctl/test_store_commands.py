@@ -54,31 +54,6 @@ def test_logs_go_over_the_attempts_in_order(inside: Callable, make_run: Callable
     assert inside("logs", "r", "--store", store, "--tail", "1").stdout.splitlines() == ["HF_TOKEN=<redacted>"]  # fmt: skip
 
 
-def test_pull_brings_a_verified_checkpoint_and_goes_on_where_it_was_interrupted(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
-    make_run("r")
-    seal_checkpoint(store / "r", 5, {"actor/model.pt": b"weights" * 1000, "data.pt": b"position"})
-    assert inside("pull", "r", "--store", store, "--into", "ckpt").returncode == 0
-    assert (tmp_path / "ckpt" / "actor" / "model.pt").read_bytes() == b"weights" * 1000
-    # An interrupted pull: one file whole, one damaged, no COMPLETE.
-    (tmp_path / "ckpt" / "COMPLETE").unlink()
-    (tmp_path / "ckpt" / "data.pt").write_bytes(b"posi")
-    kept = (tmp_path / "ckpt" / "actor" / "model.pt").stat().st_mtime_ns
-    assert inside("pull", "r", "--store", store, "--into", "ckpt").returncode == 0
-    assert (tmp_path / "ckpt" / "data.pt").read_bytes() == b"position"
-    assert (tmp_path / "ckpt" / "actor" / "model.pt").stat().st_mtime_ns == kept
-    assert (tmp_path / "ckpt" / "COMPLETE").exists()
-
-
-def test_pull_refuses_a_checkpoint_that_is_damaged_in_the_store(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
-    make_run("r")
-    seal_checkpoint(store / "r", 5, {"data.pt": b"position"})
-    (store / "r" / "checkpoints" / "global_step_5" / "data.pt").write_bytes(b"positioN")
-    done = inside("pull", "r", "--store", store, "--into", "ckpt")
-    assert done.returncode == 1
-    assert "data.pt does not have the manifest's sha256" in done.stderr
-    assert not (tmp_path / "ckpt" / "COMPLETE").exists()
-
-
 def seal_checkpoint(run: Path, step: int, files: dict[str, bytes]) -> None:
     """A sealed step as the run directory writes it."""
     from opd.runs.manifest import DRIVER_RANK, Manifest

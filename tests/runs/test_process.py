@@ -13,7 +13,6 @@ from tests.minimal import MINIMAL
 from opd.errors import DiskFull, Overtaken, RunError, Unforeseen
 from opd.experiment import SpecError, parse_tree
 from opd.runs.origin import _commit_of_checkout, add, file_key, origin
-from opd.runs.progress import StartTimes
 from opd.runs.result import INSTALL_VARIABLE, as_disk_full
 from opd.runs.run import attempting, refuse
 from opd.runs.run import open_run as open_spec
@@ -104,16 +103,3 @@ def test_a_checkout_has_its_commit_and_a_mark_for_files_that_differ_from_it(tmp_
     assert _commit_of_checkout(tmp_path) == commit
     (tmp_path / "file").write_text("2")
     assert _commit_of_checkout(tmp_path) == f"{commit}-dirty"
-
-
-def test_the_parts_of_a_start_add_up_and_are_given_once(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    moments = iter([10.0, 11.0, 13.0, 14.0])
-    monkeypatch.setattr("opd.runs.progress.time.monotonic", lambda: next(moments))
-    start = StartTimes()
-    for part in ("imports", "worker processes", "imports"):
-        start.mark(part)
-    seconds = {"imports": 2.0, "worker_processes": 2.0, "all": 4.0}
-    assert start.take() == {f"timing_start/{name}_s": value for name, value in seconds.items()}
-    start.mark("too late")
-    assert start.take() == {}
-    assert capsys.readouterr().out.startswith("start: imports                      2.0 s\n")

@@ -11,7 +11,6 @@ from tests.trainer.tracked_attempt import PROJECT, RUN_ID, STEPS
 from tests.trainer.wandb_file import read_wandb_file
 
 from opd.errors import MissingPackage
-from opd.experiment import SpecError
 from opd.runs.run import Run
 from opd.trainer import tracking
 
@@ -28,51 +27,6 @@ def test_a_logger_whose_package_is_missing_is_refused_before_anything_starts(mon
     with pytest.raises(MissingPackage, match=r"trainer\.loggers: wandb needs the package no_such_package"):
         tracking.check_installed(["console", "wandb"])
     tracking.check_installed(["console", "file"])
-
-
-WANDB_VARIABLES = (
-    "WANDB_API_KEY",
-    "WANDB_BASE_URL",
-    "WANDB_IDENTITY_TOKEN_FILE",
-    "WANDB_MODE",
-    "NETRC",
-)
-
-
-@pytest.fixture
-def keyless(monkeypatch, tmp_path) -> Path:
-    """A home without a key of W&B, whose package is there."""
-    monkeypatch.setitem(tracking._PACKAGES, "wandb", "pytest")
-    for name in WANDB_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_wandb_without_a_key_is_refused_before_anything_starts(keyless):
-    tracking.check_installed(["console"])
-    with pytest.raises(SpecError, match=r"WANDB_MODE=offline") as refused:
-        tracking.check_installed(["console", "wandb"])
-    assert [problem.path for problem in refused.value.problems] == ["trainer.loggers"]
-
-
-@pytest.mark.parametrize(
-    "variable", ["WANDB_API_KEY=k", "WANDB_IDENTITY_TOKEN_FILE=f", "WANDB_MODE=offline", "WANDB_MODE=disabled"]
-)
-def test_wandb_with_a_key_or_without_its_server_is_taken(keyless, monkeypatch, variable):
-    monkeypatch.setenv(*variable.split("="))
-    tracking.check_installed(["wandb"])
-
-
-def test_wandb_s_key_in_netrc_counts_for_its_host(keyless, monkeypatch):
-    (keyless / ".netrc").write_text("machine api.wandb.ai login user password k\n")
-    tracking.check_installed(["wandb"])
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example:8080")
-    with pytest.raises(SpecError):
-        tracking.check_installed(["wandb"])
-    (keyless / ".netrc").write_text("machine wandb.example:8080 login user password k\n")
-    tracking.check_installed(["wandb"])
 
 
 ALL_STEPS = list(range(9))

@@ -19,9 +19,9 @@ Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted.
 # Commands by the groups of `opdctl --help`; each is a function of its own name in a module of its own name.
 GROUPS = {
     "Start": ("init", "render", "doctor", "submit"),
-    "Watch": ("list", "status", "logs", "wait"),
+    "Watch": ("list", "status", "logs"),
     "End": ("cancel", "delete"),
-    "Results": ("collect", "compare", "report", "pull"),
+    "Results": ("collect", "compare", "report"),
 }
 NAMES = [name for names in GROUPS.values() for name in names]
 # A class of click in older versions of typer and of typer in newer versions; only its subclasses have public names.

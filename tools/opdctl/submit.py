@@ -143,16 +143,13 @@ def prepare(api: KubeApi, experiments: Sequence[Experiment], *, is_retry: bool) 
     """Decide on each experiment, with `is_retry` also on runs that ended for good; nothing is changed yet."""
     unreadable: set[str] = set()
     orders = [_order(api, item, unreadable, is_retry=is_retry) for item in experiments]
-    runs = [
-        (order.experiment, Rendered(template(order.experiment, chart=order.chart, namespace=api.namespace)))
-        for order in orders
-    ]
+    runs = [Rendered(template(order.experiment, chart=order.chart, namespace=api.namespace)) for order in orders]
     # Pods wait for an object that does not exist; a check that may not read is left out.
     for check in check_named(api, runs):
         if check.state == MISSING:
             note(f"warning: {check.message}; fix: {check.fix}")
-    for item, rendered in runs:
-        _try(api, item.run_id, rendered)
+    for order, rendered in zip(orders, runs, strict=True):
+        _try(api, order.experiment.run_id, rendered)
     return orders
 
 

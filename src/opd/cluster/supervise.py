@@ -21,7 +21,7 @@ from types import FrameType
 from opd.errors import EXIT_INTERRUPTED, Stopped
 from opd.experiment import AnyRunSpec
 from opd.runs import stacks
-from opd.runs.progress import PROGRESS, Standing
+from opd.runs.progress import PROGRESS
 
 EXIT_FAILED = 1
 DEFAULT_GRACE_S = 30.0
@@ -93,7 +93,7 @@ def _follow(child: int, signals: Sequence[int], grace_s: float) -> int:
             kill_at_s = time.monotonic() + grace_s
             os.kill(child, signal.SIGTERM)
         is_time_up = len(signals) > 1 or (kill_at_s is not None and time.monotonic() > kill_at_s)
-        if is_time_up or _is_stalled(child):
+        if is_time_up or _is_stalled():
             # A process that hangs does not unwind at SIGTERM; the next attempt resumes from the last seal.
             os.kill(child, signal.SIGKILL)
             return os.waitpid(child, 0)[1]
@@ -101,30 +101,20 @@ def _follow(child: int, signals: Sequence[int], grace_s: float) -> int:
     return found[1]
 
 
-def _is_stalled(child: int) -> bool:
+def _is_stalled() -> bool:
     """Return True if the child makes no progress (`opd.runs.progress`); say so, with the stacks of its processes."""
     standing = PROGRESS.read()
     if standing is None or not standing.is_stalled:
         return False
     silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
+    path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
     try:
-        where = _dump(child, standing, silent)
+        path.write_text(f"{silent}, {standing.limit_s:.0f} s were allowed; stacks:\n\n{stacks.dump()}")
+        where = f"the stacks of its processes are in {path}"
     except Exception as error:  # noqa: BLE001 - the run has to end with and without its stacks
         where = f"its stacks cannot be had: {error!r}"
     _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
     return True
-
-
-def _dump(child: int, standing: Standing, silent: str) -> str:
-    """Write the stacks of the run's processes on this machine; return where they are."""
-    import psutil
-
-    children = psutil.Process(child).children(recursive=True)
-    pids = list(dict.fromkeys([child, *(process.pid for process in children), *stacks.registered()]))
-    path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
-    allowed = f"{standing.limit_s:.0f} s were allowed"
-    path.write_text(f"{silent}, {allowed}; the stacks of {len(pids)} processes:\n\n{stacks.dump(pids)}")
-    return f"the stacks of its {len(pids)} processes are in {path}"
 
 
 def end_descendants() -> int:

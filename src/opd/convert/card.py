@@ -97,15 +97,9 @@ def write_card(folder: Path, record: Mapping[str, Any]) -> None:
         ),
         "Licence": ", ".join(f"{name} {value}" for name, value in licence.items()) or "not known from the base model",
         "Run id": record["run_id"],
-        "Kind": record["kind"],
         "Step": record["step"],
-        "Attempt": record["attempt"],
-        "Spec hash": record["spec_hash"],
-        "FSDP ranks": record["world_size"],
         "Weights": f"{dtypes}; dtype: {record['dtype_mode']}",
-        "Parameters": f"{record['num_parameters']:,}",
         "Checked": describe(record["verification"]) if record["verification"] else "no (asked to skip it)",
-        "Made with": ", ".join(f"{name} {number}" for name, number in record["packages"].items()),
     }
     table = "\n".join(f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, ""))
     notes = "".join(f"\n- {warning}" for warning in record["warnings"])

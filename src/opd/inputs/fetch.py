@@ -1,8 +1,7 @@
 """Fetching of what a run reads from a store URL (models, teachers, data sets), once into a local cache, and verified.
 
 A folder of the cache mirrors one URL. `.opd-fetched.json` in it names the version of each object that it holds. So a later
-start downloads only what is missing or has changed, and an interrupted start continues file by file. A folder may
-hold `SHA256SUMS` (as `sha256sum` writes it): then every file must be listed there and match; without it sizes are compared.
+start downloads only what is missing or has changed, and an interrupted start continues file by file.
 What the cache holds is hashed again at every start: a bit that has flipped on the disk is noticed, and the file fetched anew.
 """
 
@@ -30,7 +29,6 @@ from opd.store.transfer import ListedFile, find_problems, in_threads
 
 CACHE_VARIABLE = "OPD_CACHE_DIR"
 RECORD_FILE = ".opd-fetched.json"
-CHECKSUMS_FILE = "SHA256SUMS"
 # A part that no process has written to for that long belongs to a process that was killed.
 STALE_PART_S = 3600.0
 _GIB = 2**30
@@ -67,7 +65,7 @@ def local_copy(url: str, *, cache: Path | None = None) -> str:
     """Return the local folder (or file, where the URL names one) with what the URL holds now, verified.
 
     Raises:
-        FetchError: nothing is there, it does not match its checksums, or the disk is too small.
+        FetchError: nothing is there, an object came in another size, or the disk is too small.
         StoreError: the store cannot be read.
     """
     url = url.rstrip("/")
@@ -165,21 +163,14 @@ def _update(url: str, store: Store, listed: Sequence[ObjectInfo], folder: Path) 
     if missing := [info for info in listed if info.key not in held]:
         folder.mkdir(parents=True, exist_ok=True)
         _make_room(url, folder, sum(info.size for info in missing))
-        _download(url, store, missing, folder, held, _checksums(url, store, infos))
+        _download(url, store, missing, folder, held)
     for key in recorded.keys() - infos.keys():
         (folder / key).unlink(missing_ok=True)
     if held != recorded:
         _write(folder, url, held)
 
 
-def _download(
-    url: str,
-    store: Store,
-    missing: Sequence[ObjectInfo],
-    folder: Path,
-    held: dict[str, Fetched],
-    checksums: Mapping[str, str],
-) -> None:
+def _download(url: str, store: Store, missing: Sequence[ObjectInfo], folder: Path, held: dict[str, Fetched]) -> None:
     """Fetch the missing objects; each file is recorded in `held` and on the disk as soon as it is verified."""
     lock, num_bytes, arrived = threading.Lock(), sum(info.size for info in missing), 0
 
@@ -188,11 +179,9 @@ def _download(
         path = folder / info.key
         store.get_file(info.key, path)
         size, sha256 = hash_file(path)
-        expected = checksums.get(info.key, sha256)
-        if (size, sha256) != (info.size, expected):
+        if size != info.size:
             path.unlink()
-            of_list = f" and SHA-256 {expected} ({CHECKSUMS_FILE})" if checksums else ""
-            rule = f"{info.key} came with {size} bytes and SHA-256 {sha256}, and not with {info.size} bytes{of_list}"
+            rule = f"{info.key} came with {size} bytes, and not with {info.size}"
             raise FetchError(f"{url}: {rule}: start again, or upload it again if it is damaged there")
         with lock:
             held[info.key] = Fetched(size=size, modified_s=info.modified_s, sha256=sha256)
@@ -202,23 +191,7 @@ def _download(
                 print(f"fetching {url}: {arrived / _GIB:.1f} of {num_bytes / _GIB:.1f} GiB", flush=True)
 
     in_threads(one, missing)
-    verified = CHECKSUMS_FILE if checksums else "their sizes"
-    print(f"fetched {url}: {len(missing)} files, verified by {verified}, in {folder}", flush=True)
-
-
-def _checksums(url: str, store: Store, wanted: Mapping[str, ObjectInfo]) -> dict[str, str]:
-    """Return SHA-256 by file; empty where the folder does not bring its own."""
-    if CHECKSUMS_FILE not in wanted:
-        return {}
-    found = {}
-    for line in store.get(CHECKSUMS_FILE).decode().splitlines():
-        digest, _, name = line.strip().partition(" ")
-        found[name.strip().lstrip("*").removeprefix("./")] = digest.lower()
-    if unlisted := sorted(set(wanted) - set(found) - {CHECKSUMS_FILE}):
-        raise FetchError(f"{url}/{CHECKSUMS_FILE} does not list {', '.join(unlisted)}: refused")
-    if absent := sorted(set(found) - set(wanted)):
-        raise FetchError(f"{url} lacks {', '.join(absent)}, which its {CHECKSUMS_FILE} lists: refused")
-    return found
+    print(f"fetched {url}: {len(missing)} files in {folder}", flush=True)
 
 
 def _make_room(url: str, folder: Path, needed: int) -> None:

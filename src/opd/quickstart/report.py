@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
 _BLUE, _ORANGE, _GREY, _GREEN = "#2b6cb0", "#dd6b20", "#718096", "#2f855a"
+_SECONDS = {"start-up": "startup_seconds", "training": "train_seconds", "in all": "wall_seconds"}
 
 
 class Estimate(NamedTuple):
@@ -51,28 +49,14 @@ class Report(NamedTuple):
 
 def print_report(report: Report, result: Mapping[str, Any], picture: Path) -> None:
     """Print the table, its notes and the times."""
-    table = Table()
-    table.add_column("model")
-    for title in report.columns:
-        table.add_column(title, justify="right")
-        table.add_column("± s.e.", justify="right")
+    print("\n" + f"{'':24s}" + "".join(f"{title:>24s}" for title in report.columns))
     for label in next(iter(report.columns.values())):
-        cells = [found.get(label) for found in report.columns.values()]
-        table.add_row(label, *(text for cell in cells for text in _shown(cell)))
-    console = Console()
-    console.print()
-    console.print(table)
-    for note in report.notes:
-        console.print(note, soft_wrap=True, markup=False, highlight=False)
-    console.print(
-        f"{result['steps']} steps; start-up {result['startup_seconds']:.0f} s, training {result['train_seconds']:.0f} s, "
-        f"in all {result['wall_seconds']:.0f} s"
-    )
-    console.print(f"learning curve: {picture}\nmodel: {picture.parent / 'model'}", soft_wrap=True)
-
-
-def _shown(cell: Estimate | None) -> tuple[str, str]:
-    return ("", "") if cell is None else (f"{cell.mean:.3f}", f"{cell.error:.3f}")
+        found = (column.get(label) for column in report.columns.values())
+        cells = (f"{one.mean:.3f} ± {one.error:.3f} s.e." if one else "" for one in found)
+        print(f"{label:24s}" + "".join(f"{cell:>24s}" for cell in cells))
+    seconds = [f"{name} {result[key]:.0f} s" for name, key in _SECONDS.items()]
+    print(*report.notes, f"{result['steps']} steps; {', '.join(seconds)}", sep="\n")
+    print(f"learning curve: {picture}\nmodel: {picture.parent / 'model'}")
 
 
 def save_learning_curve(path: Path, rows: Sequence[Mapping[str, Any]], report: Report) -> None:

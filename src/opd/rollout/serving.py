@@ -19,7 +19,6 @@ from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
 from opd.cluster.nodes import working_nodes
 from opd.compat.vllm_servers import Placed, with_servers
 from opd.experiment.run_config import RunConfig
-from opd.runs.progress import START
 
 CPU_ROLLOUT, VLLM = "cpu", "vllm"
 NO_GPU = "CPU"
@@ -76,22 +75,17 @@ def start_with_models(config: DictConfig, ranks: Any, *, role: str, pool: Any) -
     """
     if config.actor_rollout_ref.rollout.name != VLLM:
         ranks.init_model()
-        START.mark("models")
-        servers: Servers = Servers.create(config=config, worker_group=ranks, rollout_resource_pool=pool)
-        return servers
+        alone: Servers = Servers.create(config=config, worker_group=ranks, rollout_resource_pool=pool)
+        return alone
     placed = [Placed(rank) for rank in ranks.workers]
     ray.get([rank.answer for rank in placed])  # before the call to load: a rank takes calls in no order
     loading = ranks.execute_all_async(f"{role}_init_model")  # the name of a colocated worker's method
 
-    async def load() -> None:
-        await asyncio.gather(*loading)
-        START.mark("models")
-
     async def start() -> Servers:
         group = SimpleNamespace(workers=placed, world_size=len(placed))
         starting = Servers.create(config=config, worker_group=group, rollout_resource_pool=pool)
-        found: tuple[Servers, None] = await asyncio.gather(starting, load())  # the first error of both ends the start
-        return found[0]
+        servers: Servers = (await asyncio.gather(starting, *loading))[0]  # the first error of both ends the start
+        return servers
 
     return asyncio.run(start())
 

@@ -35,29 +35,20 @@ def register() -> None:
         faulthandler.register(SIGNAL, file=_open_file, all_threads=True, chain=False)
 
 
-def registered() -> list[int]:
-    """Return living processes of this machine with a handler, also children of another process (a joined Ray's raylet)."""
-    pids = [int(path.stem) for path in folder().glob("*.txt") if path.stem.isdigit()]
-    return [pid for pid in pids if _handles(_proc(pid, "status"))]
-
-
-def dump(pids: list[int]) -> str:
-    """Return the stacks of these processes as text, each with its command line and state."""
-    states = {pid: _proc(pid, "status") for pid in pids}
-    asked = [pid for pid, state in states.items() if _handles(state)]
-    for pid in asked:
+def dump() -> str:
+    """Have this machine's registered processes write their stacks; return them as text, each with its command line."""
+    pids = [int(path.stem) for path in folder().glob("*.txt") if path.stem.isdigit() and _handles(int(path.stem))]
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGCONT)  # a stopped process handles no signal
             os.kill(pid, SIGNAL)
     deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
-    while time.monotonic() < deadline_s and not all(map(_stack, asked)):
+    while time.monotonic() < deadline_s and not all(_read(folder() / f"{pid}.txt") for pid in pids):
         time.sleep(0.05)
     time.sleep(0.2)  # for the last threads of a process that has begun to write
+    words = {pid: _read(Path(f"/proc/{pid}/cmdline")).replace(chr(0), " ").strip() for pid in pids}
     return "\n".join(
-        f"===== process {pid}, state {_line(state, 'State') or 'unknown'}: "
-        f"{_proc(pid, 'cmdline').replace(chr(0), ' ').strip()[:200] or 'gone'}\n"
-        f"{_stack(pid) or '(no stack: the process has no handler, or did not answer)'}\n"
-        for pid, state in states.items()
+        f"===== process {pid}: {words[pid][:200]}\n{_read(folder() / f'{pid}.txt') or '(no answer)'}\n" for pid in pids
     )
 
 
@@ -68,19 +59,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _proc(pid: int, name: str) -> str:
-    return _read(Path(f"/proc/{pid}/{name}"))
-
-
-def _stack(pid: int) -> str:
-    return _read(folder() / f"{pid}.txt")
-
-
-def _line(status: str, name: str) -> str:
-    found = re.search(rf"^{name}:(.*)", status, re.MULTILINE)
-    return found[1].strip() if found else ""
-
-
-def _handles(status: str) -> bool:
+def _handles(pid: int) -> bool:
     """Return True if the process has a handler: the signal ends a process without one."""
-    return bool(int(_line(status, "SigCgt") or "0", 16) >> (SIGNAL - 1) & 1)
+    caught = re.search(r"^SigCgt:\s*(\S+)", _read(Path(f"/proc/{pid}/status")), re.MULTILINE)
+    return bool(int(caught[1] if caught else "0", 16) >> (SIGNAL - 1) & 1)

@@ -27,7 +27,6 @@ from opd.experiment.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
 from opd.inputs.model_files import check_attention, check_loadable, load_tokenizer
 from opd.runs import origin
-from opd.runs.progress import START
 from opd.runs.run import Run, attempting, open_run
 from opd.trainer import tracking
 from opd.trainer.processes import set_process_environment, start_ray
@@ -84,11 +83,9 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     set_process_environment(spec.device)
     try:
         config = compose(spec, facts)
-        START.mark("config")
         tracking.check_installed(config.trainer.logger)
         check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
         claimed = open_run(spec, within=within)
-        START.mark("claim")
         with attempting(claimed):
             try:
                 tracking.set_environment(facts.run_id, claimed.local.root)
@@ -125,14 +122,11 @@ def _work(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> "Ending":
     with rendezvous_in_a_file(spec):
         embedded = start_ray(config, num_cpus=sizes.num_nodes * sizes.node_cpus)
         try:
-            START.mark("Ray")
             models = prepare(config)
-            START.mark("inputs")
             if isinstance(spec, EvalSpec):
                 from opd.evaluation.run import run as work
             else:
                 from opd.loop import train as work
-            START.mark("imports")
             wait_for_nodes(sizes, timeout_s=ALONE_WAIT_S if embedded else NODE_WAIT_S)
             check_server(spec)
             fetch_on_nodes(models)

@@ -1,34 +1,25 @@
 """Trackers in addition to the run's own metrics: one run in each for all attempts, each step once, files in the run directory."""
 
 import importlib.util
-import netrc
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
 from opd.errors import MissingPackage
-from opd.experiment.errors import Problem, SpecError
 from opd.experiment.run_config import KEY, RunConfig
 from opd.runs.run import Run
 
 MLFLOW_RECORD = "mlflow.json"
-_WANDB_URL = "https://api.wandb.ai"
-_WITHOUT_KEY = ("offline", "disabled", "dryrun")
 # "console" is our own line a step, "file" the run's metrics.
 _OURS = ("console", "file")
 _PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
 
 
 def check_installed(loggers: Collection[str]) -> None:
-    """Refuse what a logger lacks now instead of in the middle of a start that has taken minutes.
-
-    Raises:
-        MissingPackage: its package. SpecError: W&B's key.
-    """
+    """Raise MissingPackage for a logger without its package now, instead of in the middle of a start that has taken minutes."""
     for name in loggers:
         package = _PACKAGES.get(name)
         if package is not None and importlib.util.find_spec(package) is None:
@@ -36,27 +27,6 @@ def check_installed(loggers: Collection[str]) -> None:
                 f"trainer.loggers: {name} needs the package {package}, which is not installed. Install it into this "
                 "environment (or image), or remove it from the list. The run keeps its own metrics in any case"
             )
-    if "wandb" in loggers and not _has_wandb_key():
-        problem = Problem(
-            path="trainer.loggers",
-            value=list(loggers),
-            rule="wandb needs an API key, and neither WANDB_API_KEY nor a netrc entry of its host has one",
-            fix="set WANDB_API_KEY (in a cluster: cluster.secrets.wandb), run `wandb login`, set WANDB_MODE=offline, or "
-            "remove it from the list. The run keeps its own metrics in any case",
-        )
-        raise SpecError([problem])
-
-
-def _has_wandb_key() -> bool:
-    """Return True if W&B would start without asking; it is not asked, for it keeps the environment that it first sees."""
-    said = os.environ
-    if said.get("WANDB_API_KEY") or said.get("WANDB_IDENTITY_TOKEN_FILE") or said.get("WANDB_MODE") in _WITHOUT_KEY:
-        return True
-    host = urlsplit(said.get("WANDB_BASE_URL") or _WANDB_URL).netloc
-    try:
-        return netrc.netrc(Path(said.get("NETRC") or "~/.netrc").expanduser()).authenticators(host) is not None
-    except (OSError, ValueError, netrc.NetrcParseError):
-        return False
 
 
 def set_environment(run_id: str, run_dir: str | Path) -> None:

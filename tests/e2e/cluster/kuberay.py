@@ -7,7 +7,6 @@ from tests.e2e.cluster.probes import answers
 from tests.ports import free_ports
 
 import gotools
-import kubeschemas
 
 NAMESPACE = "kuberay-system"
 _ACCOUNT = "kuberay-operator"
@@ -15,12 +14,14 @@ CRDS_TIMEOUT_S = 600  # over a minute on a machine that has much else to do
 
 
 def install_crds(plane: ControlPlane) -> None:
-    """KubeRay's CRDs and the PodMonitor's; returns once they are served.
+    """KubeRay's CRDs; returns once they are served.
 
     Before the controller manager starts, so that its quota controller counts these kinds from the beginning.
     """
     # Created, not applied: the server takes seconds to merge schemas of this size.
-    plane.admin.run("create", *(f"--filename={path}" for path in kubeschemas.crd_files()), timeout_s=CRDS_TIMEOUT_S)
+    plane.admin.run(
+        "create", f"--filename={gotools.module('ray-operator') / 'config/crd/bases'}", timeout_s=CRDS_TIMEOUT_S
+    )
     plane.admin.until("all CRDs are established", lambda: are_crds_served(plane))
 
 

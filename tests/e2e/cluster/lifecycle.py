@@ -19,7 +19,6 @@ from tests.e2e.cluster import host, images, packages
 from tests.e2e.cluster.inside import DEBIAN, GO, READY, USER_KUBECONFIG
 
 import gotools
-import kubeschemas
 
 ROOT = Path(__file__).resolve().parents[3]
 _STATE = "state.json"
@@ -81,7 +80,7 @@ def up(say: Say, *, archives: tuple[Path, ...] = (), timeout_s: float = 900) -> 
     say("parts ...")
     for name in gotools.GROUPS["cluster"]:
         gotools.install(name)
-    kubeschemas.crd_files()  # downloads what the namespaces have no network for
+    gotools.module("ray-operator")  # downloads what the namespaces have no network for
     debian = packages.unpacked()
     pause = images.pause_archive()
     place = folder()

@@ -9,7 +9,7 @@ from tests.opdctl.kube.conftest import FakeApi, Tree
 from opd.redaction import redact
 from opdctl.doctor import CRD_PATH, checked, find_class, find_kuberay, find_namespace, find_object, find_rights
 from opdctl.kube.client import CLASSES
-from opdctl.kube.objects import CLAIMS, PULL_KEY, SECRETS
+from opdctl.kube.objects import CLAIMS, PULL_KEY, QUEUES, SECRETS
 
 CORE = "/api/v1/namespaces/opd"
 
@@ -46,37 +46,35 @@ def test_kuberay_the_namespace_and_rights_are_checked(look: Any, objects: dict, 
 
 
 @pytest.mark.parametrize(
-    ("keys", "is_s3", "words"),
+    ("keys", "words"),
     [
-        ({"token"}, False, ""),
-        ({"other"}, False, "secret s (p) has no key other; its keys are token"),
-        ({PULL_KEY}, False, f"secret s (p) has no key {PULL_KEY}"),
-        (set(), True, "secret s (p) has no credentials for S3; its keys are token"),
+        ({"token"}, ""),
+        ({"other"}, "secret s has no key other; its keys are token"),
+        ({PULL_KEY}, f"secret s has no key {PULL_KEY}"),
     ],
 )
-def test_a_secret_lacks_a_key_and_its_value_is_never_shown(keys: set[str], is_s3: bool, words: str) -> None:
+def test_a_secret_lacks_a_key_and_its_value_is_never_shown(keys: set[str], words: str) -> None:
     api = api_of({f"{CORE}/secrets/s": {"data": {"token": "c2VjcmV0LXZhbHVl"}}})
-    check = checked("secret", partial(find_object, api, SECRETS, "s", keys, path="p", is_s3=is_s3))
+    check = checked("secret", partial(find_object, api, SECRETS, "s", keys))
     assert check.state == ("MISSING" if words else "ok")
     assert words in check.message
     assert "c2Vj" not in check.message + check.fix
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
-    [((), "generic s -n opd --from-env-file=store.env"), (("token",), "generic s -n opd --from-file=token=..."),
-     ((PULL_KEY,), "docker-registry s -n opd")],
-)  # fmt: skip
-def test_a_missing_secret_has_the_command_that_makes_it(keys: tuple[str, ...], words: str) -> None:
-    check = checked("secret", partial(find_object, api_of({}), SECRETS, "s", set(keys)))
-    assert check.fix.startswith(f"kubectl create secret {words}")
+    ("resource", "keys", "fix"),
+    [
+        (SECRETS, {"token"}, "kubectl create secret generic s -n opd"),
+        (SECRETS, {PULL_KEY}, "kubectl create secret docker-registry s -n opd"),
+        (CLAIMS, (), "components/claims"),
+        (QUEUES, (), "components/kueue"),
+    ],
+)
+def test_what_is_missing_has_the_command_or_manifest_that_makes_it(resource: str, keys: set[str], fix: str) -> None:
+    check = checked("x", partial(find_object, api_of({}), resource, "s", set(keys)))
+    assert check.message.endswith(" s is not in namespace opd")
+    assert fix in check.fix
     assert redact(check.fix) == check.fix
-
-
-def test_a_missing_claim_is_reported_with_the_claims_that_there_are() -> None:
-    api = api_of({f"{CORE}/persistentvolumeclaims": {"items": [{"metadata": {"name": "data"}}]}})
-    check = checked("claim", partial(find_object, api, CLAIMS, "dta", set(), path="p"))
-    assert check.message == "claim dta (p) is not in namespace opd; there are data"
 
 
 @pytest.mark.parametrize(
@@ -84,14 +82,14 @@ def test_a_missing_claim_is_reported_with_the_claims_that_there_are() -> None:
     [
         ("nfs", False, "ok", "nfs"),
         ("gone", False, "MISSING", "one of: disk, nfs"),
-        ("", True, "ok", "default"),
-        ("", False, "MISSING", "no StorageClass is the default"),
+        ("", True, "ok", "disk"),
+        ("", False, "MISSING", "no StorageClass that is the default"),
     ],
 )
 def test_the_class_of_a_run_s_own_volume_exists(wanted: str, is_default: bool, state: str, words: str) -> None:
     notes = {"storageclass.kubernetes.io/is-default-class": "true"} if is_default else {}
     classes = [{"metadata": {"name": "disk", "annotations": notes}}, {"metadata": {"name": "nfs"}}]
-    look = partial(find_class, api_of({CLASSES: {"items": classes}}), wanted, path="cluster.checkpoints.storageClass")
+    look = partial(find_class, api_of({CLASSES: {"items": classes}}), wanted)
     check = checked("storage", look)
     assert check.state == state
     assert words in check.message + check.fix

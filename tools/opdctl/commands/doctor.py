@@ -64,7 +64,7 @@ def doctor(
             checks.append(check_store(at))
         of_chart, text = _check_chart(item, namespace=api.namespace if api else namespace or "default")
         checks += of_chart
-    checks += check_cluster(api, item, text) if api is not None else in_cluster
+    checks += check_cluster(api, text) if api is not None else in_cluster
     if output == "json":
         print_json({"checks": [asdict(check) for check in checks]})
     else:

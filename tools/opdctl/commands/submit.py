@@ -38,7 +38,7 @@ def submit(
         print(f"{order.experiment.run_id}  {'resumed' if order.why else 'submitted'}{why}", flush=True)
     where = f"-n {api.namespace}" + (f" --context {context}" if context else "")
     print("next:")
-    for words in ("status", "logs -f", "wait", "cancel", "collect"):
+    for words in ("status", "logs -f", "cancel", "collect"):
         print(
             f"  opdctl {words} {orders[0].experiment.run_id} {where}{'    (saves first)' if words == 'cancel' else ''}"
         )

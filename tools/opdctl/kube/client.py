@@ -12,18 +12,19 @@ from opd.errors import StoreUnavailable
 from opdctl.console import ToolError, note
 
 # Groups of the kinds that the tool reads, outside the core.
-GROUPS = {"rayjobs": "/apis/ray.io/v1", "workloads": "/apis/kueue.x-k8s.io/v1beta2"}
+_QUEUEING = "/apis/kueue.x-k8s.io/v1beta2"
+GROUPS = {"rayjobs": "/apis/ray.io/v1", "workloads": _QUEUEING, "localqueues": _QUEUEING}
 CORE = "/api/v1"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 KUEUE = "kueue.x-k8s.io"
+QUEUE_LABEL = f"{KUEUE}/queue-name"
 RUN_LABEL, KIND_LABEL, ROLE_LABEL = "opd/run-id", "opd/kind", "app.kubernetes.io/component"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
 PAGE_SIZE = 500
 HTTP_UNAUTHORIZED, HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_CONFLICT = 401, 403, 404, 409
 HTTP_TOO_MANY, HTTP_SERVER_ERROR = 429, 500
-_IN_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Tree = dict[str, Any]
 Found = TypeVar("Found")
@@ -151,7 +152,7 @@ class KubeApi:
 
 
 def connect(*, namespace: str | None, context: str | None) -> KubeApi:
-    """Return the API of a kubeconfig context's cluster, or of the cluster that this process runs in.
+    """Return the API of a kubeconfig context's cluster.
 
     Args:
         namespace: the context's own by default, else `default`.
@@ -167,16 +168,12 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     configuration.retries = 1
     files = os.pathsep.join(map(str, kubeconfigs()))
     try:
-        if files:
-            config.load_kube_config(files, context=context, client_configuration=configuration)
-            contexts, active = config.list_kube_config_contexts(files)
-            chosen = active if context is None else next((item for item in contexts if item["name"] == context), {})
-            own = chosen.get("context", {}).get("namespace")
-        else:
-            config.load_incluster_config(client_configuration=configuration)
-            own = _IN_POD_NAMESPACE.read_text().strip()
+        config.load_kube_config(files, context=context, client_configuration=configuration)
+        contexts, active = config.list_kube_config_contexts(files)
+        chosen = active if context is None else next((item for item in contexts if item["name"] == context), {})
+        own = chosen.get("context", {}).get("namespace")
     except (config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        text = f"the kubeconfig is malformed: {' '.join(str(error).split())} ({files or 'as a pod'})"
+        text = f"the kubeconfig is malformed: {' '.join(str(error).split())} ({files})"
         fix = "mend the kubeconfig, set KUBECONFIG, or name a context of it with --context"
         raise ClusterError(f"no way to a cluster: {text}", fix=fix) from error
     return KubeApi(client.ApiClient(configuration), namespace=namespace or own or "default", context=context)
@@ -207,8 +204,8 @@ def wait_until(look: Callable[[], Found | str], *, pause: Callable[[], None]) ->
 
 
 def is_configured() -> bool:
-    """Return whether there is a kubeconfig or a pod's own account, without a request."""
-    return "KUBERNETES_SERVICE_HOST" in os.environ or bool(kubeconfigs())
+    """Return whether there is a kubeconfig, without a request."""
+    return bool(kubeconfigs())
 
 
 def kubeconfigs() -> list[Path]:

@@ -11,11 +11,12 @@ from typing import Any
 
 import yaml
 
-from opdctl.kube.client import HTTP_CONFLICT, HTTP_NOT_FOUND, ClusterError, KubeApi, Tree
+from opdctl.kube.client import HTTP_CONFLICT, HTTP_NOT_FOUND, QUEUE_LABEL, ClusterError, KubeApi, Tree
 
 HOOK_ANNOTATION = "helm.sh/hook"
 PULL_KEY = ".dockerconfigjson"
 SECRETS, CONFIG_MAPS, CLAIMS, ACCOUNTS = "secrets", "configmaps", "persistentvolumeclaims", "serviceaccounts"
+QUEUES = "localqueues"
 # The name of an object by its resource, and the keys that the pods read of it.
 References = dict[tuple[str, str], frozenset[str]]
 
@@ -54,12 +55,14 @@ class Rendered:
         }  # fmt: skip
 
     def references(self) -> References:
-        """Return the objects that the pods need and the run does not bring itself."""
+        """Return the objects that RayJob and pods need and the run does not bring itself."""
         own = {(f"{tree['kind'].lower()}s", tree["metadata"]["name"]) for tree in self.objects}
         found: References = {}
         for resource, name, keys in (item for pod in self.pods.values() for item in _named_by(pod["spec"])):
             if (resource, name) not in own:
                 found[resource, name] = found.get((resource, name), frozenset()) | keys
+        if queue := self.job["metadata"]["labels"].get(QUEUE_LABEL):
+            found[QUEUES, queue] = frozenset()
         return found
 
 

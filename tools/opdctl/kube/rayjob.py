@@ -12,7 +12,17 @@ from typing import Any
 
 from opd.store.access import StoreAddress, address_of
 from opdctl.console import ToolError
-from opdctl.kube.client import KIND_LABEL, KUEUE, RUN_LABEL, ClusterError, KubeApi, Tree, unix_s, wait_until
+from opdctl.kube.client import (
+    KIND_LABEL,
+    KUEUE,
+    QUEUE_LABEL,
+    RUN_LABEL,
+    ClusterError,
+    KubeApi,
+    Tree,
+    unix_s,
+    wait_until,
+)
 from opdctl.kube.waiting import Event, PodLine, blockers, last_s, pod_lines
 
 # Phases that KubeRay leaves by itself, or after a resume.
@@ -25,7 +35,6 @@ _BY_JOB = {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "stopped"}
 # An operator that runs takes up a RayJob within seconds.
 UNSEEN_S = 60.0
 POLL_S = 2.0
-QUEUE_LABEL = f"{KUEUE}/queue-name"
 _UID_LABEL = f"{KUEUE}/job-uid"
 EXPERIMENT_KEY = "exp.json"
 
