@@ -47,16 +47,28 @@ def app(model: str, answer: Answer, tokens: Callable[[str], list[int]]) -> web.A
 
 
 @contextmanager
-def serving(folder: str) -> Iterator[tuple[str, ...]]:
-    """Serve a model by the forward of the CPU's rollout server in a thread; yield the keys of a teacher, for `--set`."""
+def serving(folder: str, seeds: list[int] | None = None) -> Iterator[tuple[str, ...]]:
+    """Serve a model by the forward of the CPU's rollout server in a thread; yield the keys of a teacher, for `--set`.
+
+    `seeds` takes the seed of each answer that the server has written.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = build_model(AutoConfig.from_pretrained(folder), folder)
+
+    def log_probs(ids: list[int]) -> torch.Tensor:
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :, : len(tokenizer)].log_softmax(-1)
 
     @torch.inference_mode()
     def answer(asked: dict[str, Any]) -> web.Response:
         ids = asked["prompt"]
-        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1, : len(tokenizer)]
-        return told(ids, logits.log_softmax(-1), asked["prompt_logprobs"])
+        if "prompt_logprobs" in asked:
+            return told(ids, log_probs(ids)[:-1], asked["prompt_logprobs"])
+        made, drawing = list[int](), torch.Generator().manual_seed(asked["seed"])
+        while tokenizer.eos_token_id not in made and len(made) < asked["max_tokens"]:
+            made.append(int(log_probs(ids + made)[-1].exp().multinomial(1, generator=drawing)))
+        if seeds is not None:
+            seeds.append(asked["seed"])
+        return web.json_response({"choices": [{"token_ids": made}]})
 
     runner = web.AppRunner(app("toy", answer, lambda text: tokenizer.encode(text, add_special_tokens=False)))
     loop = asyncio.new_event_loop()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 from opd.cluster.shutdown import GracefulStop
 from opd.evaluation import run as evaluation
@@ -17,6 +19,7 @@ from opd.evaluation.samples import Sample, read_generations, write_generations
 from opd.experiment import parse_tree
 from opd.pods import stop
 from opd.rollout.batches import RolloutReport
+from opd.rollout.rows import IDS, LOG_PROBS
 from opd.store.local import LocalStore
 
 SPEC = {"kind": "passrate", "model": {"path": "hub/m"}, "rollout": {"val": {"num_samples": 2}}}
@@ -180,6 +183,29 @@ def test_texts_are_kept_where_the_spec_says_so_and_scores_always(attempt, tmp_pa
     attempt(1, save_generations=keeps).answers.keep(_report(0))
     kept = read_generations((tmp_path / "disk 1/eval/generations.parquet").read_bytes())
     assert [(one.response, one.acc, one.problem_index) for one in kept] == [(text, 1.0, 10), (text, 0.0, 10)]
+
+
+def test_the_answers_of_a_served_teacher_end_in_one_file_with_its_events_of_all_attempts(
+    attempt, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(SPEC, "teacher", {"path": "t", "url": "http://t/v1"})
+
+    def keep(number: int, *rows: int) -> Answers:
+        report, pairs = _report(*rows), [(row, sample) for row in rows for sample in range(2)]
+        report.events = [(*pair, {IDS: torch.tensor([pair]), LOG_PROBS: -torch.ones(1, 2)}) for pair in pairs]
+        found = attempt(number, save_generations=True).answers
+        found.keep(report)
+        return found
+
+    keep(1, 1, 0)
+    assert attempt(2, save_generations=True).answers.rows_to_ask() == [2]
+    keep(2, 2).store_the_end()
+    rows = pq.read_table(tmp_path / STORED).to_pylist()
+    assert len(rows) == 6
+    assert all(row[IDS] == [10 - row["problem_index"], row["sample_index"]] for row in rows)
+    assert all(row[LOG_PROBS] == [-1.0, -1.0] for row in rows)
+    assert not (tmp_path / "store/eval/events").exists()
+    assert attempt(3, save_generations=True).answers.rows_to_ask() == []
 
 
 def test_pass_rates_name_the_checkpoint_that_was_asked(attempt):

@@ -118,17 +118,9 @@ def test_a_server_that_cannot_serve_is_refused_with_the_fix(settings, message):
         asyncio.run(check())
 
 
-def test_a_server_with_the_model_and_the_tokenizer_is_accepted():
+def test_a_server_with_the_model_and_the_tokenizer_is_accepted_and_a_client_that_asked_nothing_closes_too():
     async def check():
-        async with teacher() as client:
+        async with teacher() as client, teacher():
             await client.check(Letters())
 
     asyncio.run(check())
-
-
-def test_a_client_that_asked_nothing_closes_too():
-    async def close():
-        async with teacher():
-            pass
-
-    asyncio.run(close())

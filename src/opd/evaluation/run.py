@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -18,6 +19,7 @@ from opd.agent.trajectories import keep_trajectories
 from opd.cluster.shutdown import GracefulStop
 from opd.ending import STOPPED, Ending, serve_pods
 from opd.errors import StoreError
+from opd.evaluation import events
 from opd.evaluation.pass_rates import PASS_RATES_KEY, PassRate, write_pass_rates
 from opd.evaluation.problems import Problem
 from opd.evaluation.results import SetResult, as_metrics, as_record, evaluate, is_right, result_table
@@ -179,14 +181,19 @@ class Answers:
             self._first_samples.append(self._num_rows_of[problem] * questions.num_samples)
             self._num_rows_of[problem] += 1
         self._answered_before: set[Problem] = set()
+        self._has_events = spec.teacher is not None and spec.eval.save_generations
+        self._is_joined = False  # all answers have come and are in one file with their events
         if run.attempt == 1:
             return
         stored = max((_read(store) for store in run.stores), key=len)
+        self._is_joined = self._has_events and bool(stored)
+        if self._has_events and not stored:
+            stored = events.read_parts(self._parts())
         num_scored = Counter(_problem_of(sample) for sample in stored if not sample.failed)
         self._answered_before = {
             problem
             for problem, num_rows in self._num_rows_of.items()
-            if num_scored[problem] == num_rows * questions.num_samples
+            if self._is_joined or num_scored[problem] == num_rows * questions.num_samples
         }
         self.samples = [sample for sample in stored if _problem_of(sample) in self._answered_before]
         if self.samples:
@@ -203,15 +210,23 @@ class Answers:
         without: dict[str, Any] = (
             {} if self._spec.eval.save_generations else {"prompt": "", "response": "", "response_ids": array("i")}
         )
+        num_before, found = len(self.samples), {(row, number): columns for row, number, columns in report.events}
         for sample in report.samples:
             row = sample.problem_index
             named = self._questions.problems[row]._asdict()
             named["sample_index"] = self._first_samples[row] + sample.sample_index
             self.samples.append(replace(sample, **named, **without))
         if self.samples:
-            write_generations(self._run.local.root / GENERATIONS_KEY, self.samples)
+            key = GENERATIONS_KEY
+            if self._has_events:
+                key = f"{events.PARTS_PREFIX}/{self._run.attempt:04d}-{num_before:08d}.parquet"
+                columns = [found[one.problem_index, one.sample_index] for one in report.samples]
+                pairs = zip(self.samples[num_before:], columns, strict=True)
+                events.write_part(self._run.local.root / key, pairs)
+            else:
+                write_generations(self._run.local.root / key, self.samples)
             try:
-                self._upload(GENERATIONS_KEY)
+                self._upload(key)
                 self.are_stored = True
             except StoreError as error:
                 text = "the store does not take the answers, which are on the disk; retry at the end: %s"
@@ -238,7 +253,8 @@ class Answers:
     def pass_rates(self) -> list[PassRate]:
         """Return the pass rate of every problem, in the order of the data."""
         num_right = Counter(_problem_of(sample) for sample in self.samples if is_right(sample))
-        checkpoint, questions = self._spec.eval.checkpoint or self._spec.model.path, self._questions
+        author = self._spec.teacher or self._spec.model
+        checkpoint, questions = self._spec.eval.checkpoint or author.path, self._questions
         names = dict(zip(questions.problems, questions.dataset.prompt_ids(), strict=True))
         sizes = {problem: num_rows * questions.num_samples for problem, num_rows in self._num_rows_of.items()}
         return [
@@ -247,16 +263,33 @@ class Answers:
         ]
 
     def store_the_end(self) -> None:
-        """Write the pass rates; store them, and the answers if the store lacks any.
+        """Write the pass rates; store them, and the answers if the store lacks any, or their events.
 
         Raises:
             StoreError: with where everything is.
         """
+        if self._has_events and not self._is_joined:
+            events.join(self._run.local.root / GENERATIONS_KEY, self.samples, self._parts())
+        if self._has_events and self._run.local.exists(GENERATIONS_KEY):  # an earlier attempt may have joined it here
+            self.are_stored = False
         write_pass_rates(self._run.local.root / PASS_RATES_KEY, self.pass_rates())
         with self._run.storing_the_end():
             self._upload(PASS_RATES_KEY)
             if not self.are_stored:
                 self._upload(GENERATIONS_KEY)
+            for store in self._run.stores if self._has_events else ():
+                store.delete_tree(events.PARTS_PREFIX)
+
+    def _parts(self) -> list[Path]:
+        """Return the parts of all attempts on this disk, by attempt; the store's are fetched first."""
+        keys = sorted({found.key for store in self._run.stores for found in store.list(events.PARTS_PREFIX)})
+        for path in (paths := [self._run.local.root / key for key in keys]):
+            if not path.exists() and self._run.remote is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = path.with_name(f".{path.name}")
+                self._run.remote.get_file(f"{events.PARTS_PREFIX}/{path.name}", unfinished)
+                unfinished.replace(path)
+        return paths
 
     def _upload(self, key: str) -> None:
         if self._run.remote is not None:

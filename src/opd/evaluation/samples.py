@@ -74,19 +74,24 @@ def further_numbers(row: Mapping[str, Any]) -> dict[str, float]:
 def write_generations(path: Path, samples: Iterable[Sample]) -> None:
     """Write the samples, sorted by data source, problem and sample."""
     ordered = sorted(samples, key=lambda sample: (sample.data_source, sample.problem_index, sample.sample_index))
-    rows = [asdict(sample) | {_NUMBERS: list(sample.numbers.items())} for sample in ordered]
-    write_files({path: rows}, {}, schema=SCHEMA)
+    write_files({path: list(map(as_row, ordered))}, {}, schema=SCHEMA)
+
+
+def as_row(sample: Sample) -> dict[str, Any]:
+    """Return the sample's row of `SCHEMA`."""
+    return asdict(sample) | {_NUMBERS: list(sample.numbers.items())}
 
 
 def read_generations(content: bytes) -> Sequence[Sample]:
-    """Return the samples of a file that `write_generations` wrote.
+    """Return the samples of a file that `write_generations` wrote, also where more columns follow.
 
     Raises:
         ValueError: it is no Parquet file, or has other columns.
     """
-    table = pq.read_table(pa.BufferReader(content))
-    if table.schema.names != SCHEMA.names:
-        raise ValueError(f"columns {table.schema.names}, must be {SCHEMA.names}")
+    names = pq.read_schema(pa.BufferReader(content)).names
+    if names[: len(SCHEMA.names)] != SCHEMA.names:
+        raise ValueError(f"columns {names}, must be {SCHEMA.names}")
+    table = pq.read_table(pa.BufferReader(content), columns=SCHEMA.names)
     return [
         Sample(
             **row

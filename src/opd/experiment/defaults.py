@@ -243,10 +243,11 @@ DEFAULTS: dict[str, Any] = {
 def places(path: str, tree: dict[str, Any]) -> list[str]:
     """Return the paths that a default goes to: a key of `teacher` also goes into each of several `teachers`."""
     section, _, key = path.partition(".")
-    several = tree.get("teachers")
-    if section != "teacher" or not several or not isinstance(several, dict):
+    if section != "teacher":
         return [path]
-    return [f"teachers.{name}.{key}" for name in several] + [path] * ("teacher" in tree)
+    several = tree.get("teachers")
+    named = several if isinstance(several, dict) else {}
+    return [f"teachers.{name}.{key}" for name in named] + [path] * ("teacher" in tree)
 
 
 def fill_defaults(
@@ -256,7 +257,7 @@ def fill_defaults(
     # An empty map makes validation name the missing key instead of the missing section.
     for name in (name for name, field in cls.model_fields.items() if field.is_required() and section_of(field)):
         tree.setdefault(name, {})
-    if kind in DISTILS and not tree.get("teachers"):
+    if kind in DISTILS and not tree.get("teachers") and get_path(tree, "opd.teacher_answers") is MISSING:
         tree.setdefault("teacher", {})
     look = Lookup(kind, cls, tree, count_gpus)
     given = {key: value.get(kind, MISSING) if isinstance(value, dict) else value for key, value in DEFAULTS.items()}

@@ -142,6 +142,11 @@ class DistillationSpec(SamplingSpec):
         return {key: teacher for key, teacher in self.all_teachers.items() if teacher.url}
 
     @property
+    def has_events(self) -> bool:
+        """True where the targets are k + 1 events: of served teachers, or without a teacher of opd.teacher_answers."""
+        return bool(self.served_teachers) or not self.all_teachers
+
+    @property
     def routed(self) -> tuple[str, ...]:
         """The names of several teachers that some value of the column leads to, in order."""
         return tuple(name for name in sorted(self.teachers) if name in self.route.to.values())
@@ -172,6 +177,7 @@ class OpdAgentSpec(DistillationSpec):
 class EvalSpec(SamplingSpec):
     kind: Literal["eval"] = key(_KIND)
     eval: algorithm.Eval = key("What the evaluation asks.")
+    teacher: sections.Teacher | None = key("A served teacher that answers; unset: rollout servers with `model`.", None)
     agent: sections.Agent | None = key(_AGENT, None)
 
 

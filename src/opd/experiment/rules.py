@@ -84,6 +84,8 @@ def _rollout(spec: SamplingSpec) -> Problems:
     if (spec.device == "cpu") != (rollout.name == "cpu"):
         rule = "device cpu has the rollout server `cpu`, and no other device has it"
         yield spec.broken("rollout.name", rule, "remove rollout.name, or set the other device")
+    if spec.kind in ASKS and value_at(spec, "teacher") and not value_at(spec, "teacher.url"):
+        yield spec.broken("teacher.url", "an evaluation asks a teacher on a server", "set it, or model.path alone")
     for key, greedy in (("rollout.temperature", ""), ("rollout.val.temperature", ", or 0")):
         temperature = value_at(spec, key)
         if rollout.name == "vllm" and (temperature > 2 or 0 < temperature < 0.01):
@@ -96,6 +98,9 @@ def _teachers(spec: DistillationSpec) -> Problems:
     if spec.teacher is not None and teachers:
         rule = "all rows have the one teacher (TEACHER_MODEL_PATH sets it too), or each has one of several"
         yield Problem(path="teachers", value=sorted(teachers), rule=rule, fix="remove teacher, or teachers and route")
+    if not spec.all_teachers and (not spec.opd.stages or any(one.rollouts == "student" for one in spec.opd.stages)):
+        rule = "without a teacher all answers and their log-probabilities come from opd.teacher_answers"
+        yield spec.broken("teacher", rule, "give teacher.path, or opd.stages: [{rollouts: teacher}]")
     if teachers and not route.to:
         fix = f"name the teacher of each value in the column {route.by}: to: {{VALUE: NAME}}"
         yield spec.broken("route.to", "there are several teachers, and nothing says which one reads a row", fix)
@@ -105,9 +110,8 @@ def _teachers(spec: DistillationSpec) -> Problems:
             yield Problem(path=f"route.to.{value}", value=name, rule="teachers has no teacher of that name", fix=fix)
     if teachers and spec.num_sharing > 1:
         yield spec.broken(_SP, "ranks that share a sequence read one teacher", "set it to 1, or use one teacher")
-    offloads = [teacher.offload for teacher in spec.named_teachers.values()]
     for key, teacher in spec.named_teachers.items():
-        if teacher.offload != offloads[0]:
+        if teacher.offload != next(iter(spec.named_teachers.values())).offload:
             yield spec.broken(f"{key}.offload", "all teachers wait in one place", "give all of them the same, or none")
         same = (teacher.path, teacher.revision) == (spec.model.path, spec.model.revision) and spec.model.lora is None
         if teacher.refresh_every and not same:
@@ -124,19 +128,16 @@ def _teachers(spec: DistillationSpec) -> Problems:
 
 def _served(spec: DistillationSpec) -> Problems:
     """Check that served teachers are asked for what their servers can answer: log-probabilities of whole answers."""
-    served = spec.served_teachers
     for name in (name for name, teacher in spec.teachers.items() if teacher.serve):
         rule = "the chart serves the one teacher of all rows"
         yield spec.broken(f"teachers.{name}.serve", rule, "start this server yourself, and give its url")
-    for at, teacher in served.items():
-        for key in (name for name in ("prompt", "refresh_every") if getattr(teacher, name)):
-            yield spec.broken(f"{at}.{key}", "a server reads the student's rows, with weights of its own", "remove it")
-        if teacher.top_k != next(iter(served.values())).top_k:
+    for at, teacher in spec.served_teachers.items():
+        if teacher.top_k != next(iter(spec.served_teachers.values())).top_k:
             yield spec.broken(f"{at}.top_k", "all served teachers report equally many tokens", "give all the same")
-    for key in _keys(spec, "loss_type", "loss_type", "topk_reverse_kl") if served else ():
+    for key in _keys(spec, "loss_type", "loss_type", "topk_reverse_kl") if spec.has_events else ():
         rule = "a served teacher has its own events: its `top_k` tokens, and all others as one"
         yield spec.broken(key, rule, "use reverse_kl, forward_kl or jsd")
-    if served and spec.rollout.temperature != 1:
+    if spec.has_events and spec.rollout.temperature != 1:
         rule = "servers report log-probabilities at temperature 1, and others do not follow from the likeliest tokens"
         yield spec.broken("rollout.temperature", rule, "use 1, or let the ranks load the teacher")
 

@@ -86,6 +86,8 @@ class Teacher(Section):
         if self.serve and "://" in self.path:
             rule = "vLLM loads it in the cluster: a folder of the run's volumes, or a Hugging Face id"
             yield self.broken("path", rule, "name one of them, or remove serve")
+        for name in (name for name in ("prompt", "refresh_every") if (self.url or self.serve) and getattr(self, name)):
+            yield self.broken(name, "a server reads the student's rows, with weights of its own", "remove it")
 
 
 class Route(Section):

@@ -122,7 +122,7 @@ def _data(spec: AnyRunSpec) -> Pairs:
     yield "data.trust_remote_code", spec.model.trust_remote_code
     for name, column in spec.data.columns.model_dump(exclude_none=True).items():
         yield f"++data.columns.{name}", column
-    if isinstance(spec, PassRateSpec):
+    if isinstance(spec, PassRateSpec) or (isinstance(spec, EvalSpec) and spec.teacher is not None):
         yield "data.val_batch_size", spec.data.train_batch_size
     if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None:
         yield "data.prompt_key", MESSAGES

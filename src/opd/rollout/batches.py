@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from torch import Tensor
+
 from opd.agent.metrics import AgentCounts
 from opd.agent.trajectories import Trajectory
 from opd.evaluation.samples import Sample
@@ -27,6 +29,7 @@ class Batch:
         num_samples: answers to each prompt.
         given: token ids of a prompt's answers by the sample's number, in the place of sampled ones; empty: all are sampled.
         prompt_ids: tokens that each given answer followed; a template that writes the date writes others now.
+        has_events: whether the given answers bring their teacher's events, so that no server reads them.
         max_tokens: of an answer, of those that `data.max_response_length` allows.
         is_recorded: whether the report holds the answers as an evaluation's samples in the place of rows.
     """
@@ -37,6 +40,7 @@ class Batch:
     num_samples: int
     given: Sequence[Mapping[int, list[int]]] = ()
     prompt_ids: Sequence[Mapping[int, list[int]]] = ()
+    has_events: bool = False
     max_tokens: int | None = None
     is_recorded: bool = False
 
@@ -58,6 +62,8 @@ class RolloutReport:
     """Rows of the answers that came, in the order of the data. A recorded batch has none."""
     samples: list[Sample] = field(default_factory=list)
     """Answers of a recorded batch; `problem_index` is the row of the data set."""
+    events: list[tuple[int, int, dict[str, Tensor]]] = field(default_factory=list)
+    """(row of the data set, sample, columns) of each recorded answer of a served teacher."""
     num_trajectories: int = 0
     num_failed: int = 0
     num_reward_failed: int = 0

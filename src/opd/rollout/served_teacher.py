@@ -7,16 +7,19 @@ likeliest tokens at each place are events of their own, and all other tokens are
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import torch
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 from torch import Tensor
+from verl.workers.rollout.replica import TokenOutput
 
 from opd.errors import RunError, UnusableInput
-from opd.experiment import OpdAgentSpec, OpdSpec
+from opd.experiment import EvalSpec, OpdAgentSpec, OpdSpec
+from opd.experiment.kinds import AnyRunSpec
 from opd.experiment.sections import Teacher
 from opd.inputs.tokenizers import PROBES
 from opd.rollout.rows import IDS, LOG_PROBS
@@ -26,6 +29,7 @@ logger = logging.getLogger(__name__)
 KEY_VARIABLE = "OPD_TEACHER_API_KEY"
 MAX_IN_FLIGHT = 32  # of a rollout process: the server batches by itself
 TIMEOUT_S = 300.0  # of one request
+ANSWER_TIMEOUT_S = 3600.0  # of one answer, which the server sends when it is complete
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TROUBLES = (aiohttp.ClientError, TimeoutError, OSError)
@@ -41,12 +45,13 @@ class ServedTeacher:
     Args:
         key: of the teacher. teacher: with `url`.
         num_events: likeliest tokens that it reports at each place.
+        num_answers: that it writes at once.
     """
 
-    def __init__(self, key: str, teacher: Teacher, num_events: int) -> None:
-        self._key, self._teacher, self._num_events = key, teacher, num_events
+    def __init__(self, key: str, teacher: Teacher, num_events: int, num_answers: int = 1) -> None:
+        self._key, self._teacher, self.num_events = key, teacher, num_events
         self._session: aiohttp.ClientSession | None = None
-        self._free = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._free, self._may_write = asyncio.Semaphore(MAX_IN_FLIGHT), asyncio.Semaphore(num_answers)
         self._num_asked = 0
         self.unread = columns_of_events([], [], num_events)
         """Columns of a row that another teacher reads."""
@@ -62,20 +67,38 @@ class ServedTeacher:
             "prompt": [*prompt, *response],
             "max_tokens": 1,
             "temperature": 0.0,
-            "prompt_logprobs": self._num_events,
+            "prompt_logprobs": self.num_events,
         }
         async with self._free:
             found = await self._ask("/v1/completions", body)
         try:
             places = found["choices"][0]["prompt_logprobs"][len(prompt) : len(prompt) + len(response)]
             # On a thread: thousands of places would keep other answers waiting.
-            return await asyncio.to_thread(columns_of_events, places, response, self._num_events)
+            return await asyncio.to_thread(columns_of_events, places, response, self.num_events)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UnusableInput(
                 f"{self._key}.url",
-                f"the server's answer has no `prompt_logprobs` of the given token and {self._num_events} more a place "
-                f"({type(error).__name__}: {error}); vLLM reports them, started with --max-logprobs {self._num_events}",
+                f"the server's answer has no `prompt_logprobs` of the given token and {self.num_events} more a place "
+                f"({type(error).__name__}: {error}); vLLM reports them, started with --max-logprobs {self.num_events}",
             ) from error
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], **_: Any
+    ) -> TokenOutput:
+        """Return the server's answer to a prompt, as verl's client returns a rollout server's.
+
+        Raises:
+            TeacherUnreachable, UnusableInput: as of `read`.
+        """
+        asked = {"prompt": list(prompt_ids), "return_token_ids": True, "repetition_penalty": 1.0}
+        asked |= {name: value for name, value in sampling_params.items() if name != "logprobs"}
+        async with self._may_write:
+            found = await self._ask("/v1/completions", asked, ANSWER_TIMEOUT_S)
+        try:
+            return TokenOutput(token_ids=found["choices"][0]["token_ids"])
+        except (LookupError, TypeError, ValueError) as error:
+            rule = "the server's answer has no `token_ids`; vLLM reports them from 0.10.2 on"
+            raise UnusableInput(f"{self._key}.url", rule) from error
 
     async def check(self, tokenizer: Any) -> None:
         """Refuse a server that lacks the model, cuts text otherwise than `tokenizer`, or reports fewer tokens.
@@ -110,34 +133,40 @@ class ServedTeacher:
             await self._session.close()
             self._session = None
 
-    async def _ask(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def _ask(self, path: str, body: Mapping[str, Any] | None, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         """Return a replica's answer; another replica is asked after one that does not answer."""
-        wait_s = self._teacher.wait_s
+        wait_s, failed_s = self._teacher.wait_s, list[float]()
+
+        def is_over(state: RetryCallState) -> bool:  # since the first failure: an answer may take longer than that
+            failed_s.append(time.monotonic())
+            return failed_s[-1] - failed_s[0] >= wait_s
+
         retrying = AsyncRetrying(
-            stop=stop_after_delay(wait_s),
+            stop=is_over,
             wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
             retry=retry_if_exception_type(_TROUBLES),
             before_sleep=_tell,
             reraise=True,
         )
         try:
-            return await retrying(self._once, path, body)
+            return await retrying(self._once, path, body, timeout_s)
         except _TROUBLES as error:
             trouble = f"{type(error).__name__}: {error}"
             raise TeacherUnreachable(
                 f"{self._key}.url: no answer for {wait_s:g} s ({self._key}.wait_s): {trouble}"
             ) from error
 
-    async def _once(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def _once(self, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any]:
         """Ask the replica whose turn it is."""
         url = self._teacher.url[self._num_asked % len(self._teacher.url)].removesuffix("/v1") + path
         self._num_asked += 1
         if self._session is None:
             key = os.environ.get(KEY_VARIABLE)
             headers = {"Authorization": f"Bearer {key}"} if key else {}
-            self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
+            self._session = aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
         asked = None if body is None else {"model": self._teacher.path, **body}
-        async with self._session.request("GET" if body is None else "POST", url, json=asked) as answer:
+        method, timeout = "GET" if body is None else "POST", aiohttp.ClientTimeout(total=timeout_s)
+        async with self._session.request(method, url, json=asked, timeout=timeout) as answer:
             if answer.status in _BUSY:
                 raise aiohttp.ClientError(f"{url}: status {answer.status}: {(await answer.text())[:200]}")
             if answer.status != 200:
@@ -161,13 +190,18 @@ def events_per_place(spec: OpdSpec | OpdAgentSpec) -> int:
     return next(iter(spec.served_teachers.values())).top_k  # a rule: all have the same
 
 
-def clients(spec: OpdSpec | OpdAgentSpec) -> dict[int, ServedTeacher]:
+def clients(spec: AnyRunSpec) -> dict[int, ServedTeacher]:
     """Return the clients of a run's served teachers by the teachers' numbers."""
+    if isinstance(spec, EvalSpec) and (only := spec.teacher) is not None:
+        num_events = only.top_k if spec.eval.save_generations else 0
+        return {0: ServedTeacher("teacher", only, num_events, spec.rollout.max_num_seqs)}
+    if not isinstance(spec, OpdSpec | OpdAgentSpec):
+        return {}
     teachers = enumerate(spec.all_teachers.items())
     return {number: ServedTeacher(key, one, events_per_place(spec)) for number, (key, one) in teachers if one.url}
 
 
-def check_served(spec: OpdSpec | OpdAgentSpec, tokenizer: Any) -> None:
+def check_served(spec: AnyRunSpec, tokenizer: Any) -> None:
     """Call `ServedTeacher.check` of each served teacher where no event loop runs."""
 
     async def check() -> None:

@@ -18,6 +18,7 @@ from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
 
 from opd.cluster.nodes import working_nodes
 from opd.compat.vllm_servers import Placed, with_servers
+from opd.experiment import EvalSpec
 from opd.experiment.run_config import RunConfig
 
 CPU_ROLLOUT, VLLM = "cpu", "vllm"
@@ -107,6 +108,9 @@ def start_servers(config: DictConfig) -> Serving:
     Args:
         config: verl's config of the run, whose `rollout.load_format` this sets.
     """
+    spec = RunConfig.of(config).spec
+    if isinstance(spec, EvalSpec) and spec.teacher is not None:  # its own server answers
+        return Serving(client=InProcessClient(config, {}), devices=[])
     with open_dict(config):
         config.actor_rollout_ref.rollout.load_format = "auto"  # verl's default waits for the trainer's weights
     if cpu_servers := start_cpu_servers(config):

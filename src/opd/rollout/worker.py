@@ -24,6 +24,7 @@ from opd.compat.vllm_servers import begun_under
 from opd.data.turn_ends import end_tokens, named_ends
 from opd.errors import UnusableInput
 from opd.evaluation.samples import Sample, further_numbers
+from opd.experiment import EvalSpec
 from opd.experiment.run_config import RunConfig
 from opd.rewards import BUILTIN_FUNCTIONS, is_unread, worst_score
 from opd.rollout.batches import TEACHER, Batch, Begun, Prompt, RolloutReport
@@ -61,7 +62,9 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
         self._ends = frozenset(() if is_endless else end_tokens(self.tokenizer, generation))
         # No engine knows these by itself.
         self._stops = sorted(self._ends - named_ends(self.tokenizer, generation))
-        self._served = {} if self.ours.distillation is None else clients(self.ours.distillation)
+        self._served = clients(self.ours.spec)
+        self._author = self._served.get(0) if isinstance(self.ours.spec, EvalSpec) else None
+        """The served teacher that an evaluation asks in the place of rollout servers."""
         self.num_finished = 0
         self._can_be_cut: list[asyncio.Task[Row | Sample]] = []
         self._is_cut = False
@@ -137,13 +140,14 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
         prompt = {**batch.prompts[place], "global_steps": batch.step}
         name = prompt.pop(LOOP_COLUMN, None) or self.config.actor_rollout_ref.rollout.agent.default_agent_loop
         index, sampling = int(prompt["index"]), self._sampling(batch.partition, batch.step)
-        if batch.max_tokens is not None:
-            sampling["max_tokens"] = min(batch.max_tokens, self.rollout_config.response_length)
+        if batch.max_tokens is not None or self._author is not None:
+            most = self.rollout_config.response_length
+            sampling["max_tokens"] = min(batch.max_tokens or most, most)
         if batch.given:
             loop = self._agent_loop(name, GivenAnswer(batch.given[place][sample]))
         else:
             key = (self.ours.spec.seed, batch.partition, batch.step, index, sample)
-            loop = self._agent_loop(name, SeededClient(self.llm_client, *key))
+            loop = self._agent_loop(name, SeededClient(self._author or self.llm_client, *key))
         try:
             output = await loop.run(sampling, session_id=sample, **prompt)
             if not isinstance(output, agent_loop.AgentLoopOutput) or not output.response_ids:
@@ -162,9 +166,12 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
                     )
                     self._report.trajectories.append(kept)
             if batch.is_recorded:
+                if self._author is not None and self._author.num_events:  # 0 of an evaluation that keeps no texts
+                    events = await self._author.read(output.prompt_ids, output.response_ids)
+                    self._report.events.append((index, sample, events))
                 return self._sample(output, prompt, sample)
             row = self._row(output, prompt, sample)
-            if self._served and batch.partition == TRAIN:
+            if self._served and batch.partition == TRAIN and not batch.has_events:
                 if (teacher := self._served.get(prompt.get(TEACHER, 0))) is not None:
                     row.columns |= await teacher.read(output.prompt_ids, output.response_ids)
                 else:

@@ -153,7 +153,9 @@ def _converted(spec: EvalSpec, checkpoint: str, local_dir: Path) -> str:
 
 def check_server(spec: AnyRunSpec) -> None:
     """Raise MissingPackage for a rollout server that is not installed, once the devices are known to be there."""
-    if not isinstance(spec, SftSpec) and spec.rollout.name == "vllm" and importlib.util.find_spec("vllm") is None:
+    if isinstance(spec, SftSpec) or (isinstance(spec, EvalSpec) and spec.teacher is not None):
+        return
+    if spec.rollout.name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise MissingPackage(
             "rollout.name: vllm needs the package vllm, which is not installed in the Python that runs this. On a machine with GPUs run "
             "`make setup-gpu` (or install opd[gpu]); images/trainer has it; without a GPU set device: cpu"
@@ -192,8 +194,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
         check_reward(config)
     tokenizer = check_models(config, inputs)
     ours = RunConfig.of(config)
-    if ours.distillation is not None:
-        check_served(ours.distillation, tokenizer)
+    check_served(ours.spec, tokenizer)
     return models
 
 

@@ -74,7 +74,7 @@ class LoadedRun:
         if not self.listing.store.exists(GENERATIONS_KEY):
             return SCHEMA.empty_table()
         found = pq.read_table(io.BytesIO(self.listing.store.get(GENERATIONS_KEY)))
-        return pa.concat_tables([SCHEMA.empty_table(), found], promote_options="permissive")
+        return pa.concat_tables([SCHEMA.empty_table(), found], promote_options="permissive").select(SCHEMA.names)
 
 
 def read_runs(runs: Sequence[str], *, store: str | None, namespace: str | None, context: str | None) -> list[LoadedRun]:
