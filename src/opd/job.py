@@ -21,12 +21,13 @@ from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 from verl.utils.config import omega_conf_to_dataclass
 
 from opd.compat.plain_loads import plain_loads
+from opd.experiment import SftSpec
 from opd.experiment.run_config import KEY, RunConfig
 from opd.monitor.monitor import FaultWatch
 from opd.rollout.batches import Prompt
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Row, share_out
-from opd.rollout.serving import start_with_models
+from opd.rollout.serving import InProcessClient, start_with_models
 from opd.runs import origin
 from opd.runs.manifest import DATA_FILE
 from opd.runs.run import Run
@@ -136,6 +137,7 @@ class Job:
         self.config, self.run, self.data, self.ours = config, run, data, data.ours
         self.num_ranks = int(config.trainer.nnodes * config.trainer.n_gpus_per_node)
         self.rollouts: RolloutManager | None = None
+        self._serves = serves
         run.summary.total_steps = data.total_steps
         # Handles found by name, as verl's are, do not keep an actor alive: these are held to the end.
         self._cpu_servers = cpu_servers
@@ -154,6 +156,8 @@ class Job:
         """Have the ranks load their models, and start rollout servers and workers; return the servers' replicas."""
         if not serves:
             self.ranks.init_model()
+            if not isinstance(self.ours.spec, SftSpec):  # given answers become rows without a server
+                self.rollouts = RolloutManager(self.config, InProcessClient(self.config, {}))
             return []
         servers = start_with_models(self.config, self.ranks, role=role, pool=self.pool)
         self.rollouts = RolloutManager(self.config, servers.get_client())
@@ -197,7 +201,7 @@ class Job:
 
     def send_weights(self, step: int) -> None:
         """Wake the servers up with the ranks' weights, as the weights of a step."""
-        if self.rollouts is not None:
+        if self._serves:
             self._weights.update_weights(step)
 
     def let_servers_sleep(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from opd.agent.trajectories import NUM_ANSWERS, Trajectory, file_key, keep_trajectories, to_lines
 from opd.cluster.shutdown import GracefulStop
 from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
+from opd.experiment.kinds import TrainSpec
 from opd.job import Data, Job
 from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.manager import TELL_S
@@ -33,6 +34,17 @@ from opd.update.student import StudentWorker
 from opd.update.teachers import refresh_metrics
 
 
+def validates(spec: TrainSpec) -> bool:
+    return spec.trainer.test_freq > 0 or spec.trainer.val_before_train
+
+
+def serves(spec: TrainSpec) -> bool:
+    """Return True if rollout servers answer prompts of a run."""
+    if not isinstance(spec, OpdSpec | OpdAgentSpec):
+        return not isinstance(spec, SftSpec)
+    return bool(spec.all_teachers) or spec.opd.importance.problems.recompute.is_asked_for or validates(spec)
+
+
 class Kind:
     """One kind of training; the loop calls its methods in the order of this class.
 
@@ -44,7 +56,6 @@ class Kind:
     worker: type
     reduce: Callable[[Mapping[str, Any]], dict[str, float]]  # a step's metrics from the ranks' counts
     role = "actor_rollout_ref"  # verl's name of the models that a rank holds
-    serves = True  # rollout servers answer prompts
 
     def __init__(self, data: Data, run: Run) -> None:
         self.data, self.run, self.ours = data, run, data.ours
@@ -190,7 +201,8 @@ class Distillation(Sampled):
 
     def prepare(self) -> None:
         data, spec, opd = self.data, self.spec, self.spec.opd
-        self.role = "actor_rollout_ref" if spec.named_teachers else "actor_rollout"  # a served teacher is no rank's
+        of_servers = "actor_rollout" if serves(spec) else "actor"
+        self.role = "actor_rollout_ref" if spec.named_teachers else of_servers  # a served teacher is no rank's
         self._tokens = TokenLog(spec, self.run)
         self._stages = Stages(spec, data.train, total_steps=data.total_steps)
         self._facts = RowFacts(
@@ -237,6 +249,7 @@ class Distillation(Sampled):
 
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
         rows, metrics = super().answers(job, step)
+        self._stages.put_events(rows, step)
         metrics |= self._measured
         if self._carried is not None:
             carried = self._carried.metrics(step)
@@ -283,7 +296,7 @@ class Distillation(Sampled):
 class Sft(Kind):
     """Kind `sft`: cross-entropy on given answers; nothing is rolled out, scored or served."""
 
-    worker, role, serves = StudentWorker, "actor", False
+    worker, role = StudentWorker, "actor"
     reduce = staticmethod(step_metrics.answer_metrics)
     _VALIDATION_STEP = 0  # every validation is measured on the teacher's answers that this step draws
 
@@ -293,9 +306,8 @@ class Sft(Kind):
         return self.ours.spec
 
     def prepare(self) -> None:
-        trainer = self.spec.trainer
         self._train = GivenAnswers(self.data.train, self.spec)
-        if trainer.test_freq > 0 or trainer.val_before_train:  # a teacher may not have answered the others
+        if validates(self.spec):  # a teacher may not have answered the others
             self._val = GivenAnswers(self.data.val, self.spec)
 
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:

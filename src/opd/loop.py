@@ -11,7 +11,7 @@ from opd.cluster.shutdown import GracefulStop
 from opd.ending import STOPPED, Ending, serve_pods
 from opd.experiment.run_config import RunConfig
 from opd.job import Data, Job
-from opd.kinds import KINDS, Kind
+from opd.kinds import KINDS, Kind, serves
 from opd.monitor import monitor
 from opd.rollout.serving import start_cpu_servers
 from opd.runs.headline import validation_scores
@@ -33,15 +33,15 @@ def train(config: DictConfig, run: Run) -> Ending:
     """
     configure_verl_logging()
     OmegaConf.resolve(config)
-    trainer = RunConfig.of(config).spec.trainer
+    spec = RunConfig.of(config).trained
+    trainer = spec.trainer
     folder = str(run.attempt_dir)
     PROGRESS.watch(folder=folder, floor_s=trainer.stall_floor_s, factor=trainer.stall_factor)
     PROGRESS.enter("start", 0)
-    of_kind = KINDS[RunConfig.of(config).spec.kind]
-    cpu_servers = start_cpu_servers(config) if of_kind.serves else {}  # first: their imports take as long as the ranks'
+    cpu_servers = start_cpu_servers(config) if serves(spec) else {}  # first: their imports take as long as the ranks'
     data = Data(config)
-    kind = of_kind(data, run)
-    job = Job(config, run, data, worker=kind.worker, role=kind.role, serves=kind.serves, cpu_servers=cpu_servers)
+    kind = KINDS[spec.kind](data, run)
+    job = Job(config, run, data, worker=kind.worker, role=kind.role, serves=serves(spec), cpu_servers=cpu_servers)
     ending = None
     try:
         ending = Loop(job, kind).run_to_end()

@@ -14,12 +14,13 @@ from opd.agent.trajectories import NUM_ANSWERS, file_key, from_lines
 from opd.data.answered import answer_row
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
+from opd.evaluation.events import join, write_part
 from opd.evaluation.samples import Sample, write_generations
 from opd.experiment import SpecError, parse_tree
 from opd.experiment.run_config import RunConfig, RunFacts
 from opd.job import Data, Job
 from opd.kinds import Grpo, Sft
-from opd.rollout.rows import Order, row_of
+from opd.rollout.rows import IDS, LOG_PROBS, Order, row_of
 from opd.runs.run import Run
 from opd.trainer.conversations import GivenAnswers
 from opd.trainer.dataset import PromptDataset
@@ -66,6 +67,22 @@ def test_the_teachers_own_token_ids_are_taken_where_the_student_reads_them_alike
     assert of_first(tmp_path / "a.parquet", same, dataset) == list(ids)
     other = [replace(one, response="00", response_ids=array("i", [*twice, *twice])) for one in answers(1)]
     assert of_first(tmp_path / "b.parquet", other, dataset) == [*twice, end]
+
+
+def test_an_answer_has_the_events_that_its_file_holds(tmp_path, dataset, tokenizer):
+    ids = tokenizer("07", add_special_tokens=False)["input_ids"]
+    samples = [replace(one, response="07", response_ids=array("i", ids)) for one in answers(2)]
+    with pytest.raises(SpecError, match=r"an evaluation with teacher\.url"):
+        TeacherAnswers(stored(file := tmp_path / "a.parquet", samples), dataset, seed=1, key=KEY).check_events()
+    tokens = [torch.tensor([[token, number] for token in ids], dtype=torch.int32) for number in range(2)]
+    of = [{IDS: one, LOG_PROBS: -torch.rand(one.shape)} for one in tokens]
+    write_part(part := tmp_path / "part.parquet", [(one, of[one.sample_index]) for one in samples])
+    join(file, samples, [part])
+    found = TeacherAnswers([str(file)], dataset, seed=1, key=KEY)
+    found.check_events()
+    drawn = [found.events(0, step=1, sample=number) for number in range(2)]
+    assert sorted(int(one[IDS][0, 1]) for one in drawn) == [0, 1]
+    assert all(torch.equal(one[name], of[int(one[IDS][0, 1])][name]) for one in drawn for name in one)
 
 
 def of_first(path, samples, dataset) -> list[int]:
@@ -182,12 +199,8 @@ class Four(list[None]):
 
 def test_a_validation_of_fine_tuning_tells_its_progress(monkeypatch, capsys):
     kind = Sft.__new__(Sft)
-    tree = {
-        "kind": "sft",
-        "model": "m",
-        "device": "cpu",
-        "data": {"train_batch_size": 2, "train": ["t.jsonl"], "val": ["v.jsonl"]},
-    }
+    data = {"train_batch_size": 2, "train": ["t.jsonl"], "val": ["v.jsonl"]}
+    tree = {"kind": "sft", "model": "m", "device": "cpu", "data": data}
     kind.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
     kind.data = cast(Data, SimpleNamespace(val=Four()))
     kind._val = cast(GivenAnswers, SimpleNamespace(rows=lambda indices, step: (list(indices), 0)))

@@ -1,11 +1,13 @@
 """Training targets of a distillation's steps on the driver's side: the stage, the teacher's answers in it, the horizon."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from opd.experiment import OpdAgentSpec, OpdSpec
 from opd.experiment.algorithm import LossType
 from opd.experiment.errors import Problem, SpecError
 from opd.rollout.batches import Batch
+from opd.rollout.rows import Row
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
 from opd.weights.stages import Schedule
@@ -30,6 +32,10 @@ class Stages:
             self._answers = TeacherAnswers(
                 opd.teacher_answers or (), dataset, seed=spec.seed, key="opd.teacher_answers"
             )
+        one, answers = spec.has_events and not spec.teachers, self._answers
+        self._gives_events = one and answers is not None and (not spec.all_teachers or answers.have_events)
+        if answers is not None and self._gives_events:
+            answers.check_events()
 
     def loss_type(self, step: int) -> LossType:
         """Return the divergence that a step trains by."""
@@ -45,7 +51,16 @@ class Stages:
                 dict(enumerate(self._answers.of(int(prompt["index"]), step=step, num_samples=batch.num_samples)))
                 for prompt in batch.prompts
             ]
-        return replace(batch, given=given, max_tokens=self.num_generated(step))
+        has_events = self._gives_events and bool(given)
+        return replace(batch, given=given, has_events=has_events, max_tokens=self.num_generated(step))
+
+    def put_events(self, rows: Sequence[Row], step: int) -> None:
+        """Give the rows of the teacher's answers their events, where the files have them in the place of a server."""
+        if self._answers is None or not self._gives_events or self.schedule.stage(step).rollouts == "student":
+            return
+        for row in rows:
+            found = self._answers.events(row.order.index, step=step, sample=row.order.sample)
+            row.columns |= {name: values[: len(row.response)] for name, values in found.items()}
 
     def num_generated(self, step: int) -> int | None:
         """Return the tokens of a response that the step's horizon lets be generated. None means as many as the data allow."""

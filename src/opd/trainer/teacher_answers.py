@@ -4,17 +4,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
+import torch
+from torch import Tensor
 
 from opd.data.turn_ends import last_end
 from opd.evaluation.problems import Problem
 from opd.experiment.errors import Problem as Fault
 from opd.experiment.errors import SpecError
 from opd.inputs.fetch import local_file
+from opd.rollout.rows import IDS, LOG_PROBS
 from opd.rollout.seeds import TRAIN, request_seed
 from opd.trainer.dataset import PromptDataset
 
 _COLUMNS = ["data_source", "problem_index", "sample_index", "ground_truth", "response", "truncated"]
-_MORE = ["response_ids"]
+_MORE = ["response_ids", "prompt"]
+_EVENTS = "events"
 
 
 class TeacherAnswers:
@@ -31,7 +35,13 @@ class TeacherAnswers:
     """
 
     def __init__(self, files: Sequence[str], dataset: PromptDataset, *, seed: int, key: str) -> None:
-        self._tokenizer, self._seed = dataset.tokenizer, seed
+        self._dataset, self._tokenizer, self._seed, self._key, self._files = (
+            dataset,
+            dataset.tokenizer,
+            seed,
+            key,
+            files,
+        )
         found: dict[Problem, dict[tuple[int, int], dict[str, Any]]] = {}
         for number, file in enumerate(files):
             for row in _rows(file, key):
@@ -62,9 +72,42 @@ class TeacherAnswers:
         Args:
             index: the prompt's row in the data set.
         """
-        answers = self._answers[index]
+        return [self._ids(self._drawn(index, step, sample)) for sample in range(num_samples)]
+
+    def _drawn(self, index: int, step: int, sample: int) -> dict[str, Any]:
         first = request_seed(self._seed, f"{TRAIN}/teacher", step, index, 0, 0)
-        return [self._ids(answers[(first + sample) % len(answers)]) for sample in range(num_samples)]
+        return self._answers[index][(first + sample) % len(self._answers[index])]
+
+    @property
+    def have_events(self) -> bool:
+        """True where each answer has its teacher's likeliest tokens."""
+        return all(_EVENTS in answer for answers in self._answers for answer in answers)
+
+    def check_events(self) -> None:
+        """Refuse answers without the likeliest tokens, or as the student's tokenizer reads otherwise; note other prompts."""
+        answers, rule = [answer for of_prompt in self._answers for answer in of_prompt], ""
+        if not self.have_events:
+            rule = "without a teacher they need its log-probabilities, which an evaluation with teacher.url writes"
+        elif num := sum(self._ids(one) != one["response_ids"] for one in answers):
+            rule = f"the student's tokenizer reads the ids of {num} of {len(answers)} answers as another text"
+        elif (
+            len({len(table[IDS][at]) // len(one["response_ids"]) for one in answers for table, at in [one[_EVENTS]]})
+            > 1
+        ):
+            rule = "teacher.top_k of their evaluations must be the same"
+        if rule:
+            raise _refused(self._key, self._files, rule)
+        encode, rows, key = self._dataset.encode, self._dataset.dataframe, self._dataset.prompt_key
+        read = [self._tokenizer.decode(encode(row, row[key])) for row in rows]
+        if num := sum(found[0]["prompt"] != text for found, text in zip(self._answers, read, strict=True)):
+            print(f"note: the teacher has read {num} of {len(read)} prompts in another template", flush=True)
+
+    def events(self, index: int, *, step: int, sample: int) -> dict[str, Tensor]:
+        """Return the columns `IDS` and `LOG_PROBS` of an answer that `of` returns."""
+        answer = self._drawn(index, step, sample)
+        table, place = answer[_EVENTS]
+        shape = len(answer["response_ids"]), -1
+        return {name: torch.tensor(table[name][place].values.to_numpy()).view(shape) for name in (IDS, LOG_PROBS)}
 
     def _ids(self, answer: dict[str, Any]) -> list[int]:
         """Return the ids that the teacher gave, or the ids of its text where the student's tokenizer reads them otherwise."""
@@ -78,9 +121,12 @@ class TeacherAnswers:
 def _rows(file: str, key: str) -> list[dict[str, Any]]:
     path = local_file(key, file)
     try:
-        with pq.ParquetFile(path) as opened:
-            columns = [*_COLUMNS, *(name for name in _MORE if name in opened.schema_arrow.names)]
+        names = pq.read_schema(path).names
+        columns = [*_COLUMNS, *(name for name in _MORE if name in names)]
         rows: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
+        if IDS in names:
+            table = pq.read_table(path, columns=[IDS, LOG_PROBS])
+            rows = [row | {_EVENTS: (table, place)} for place, row in enumerate(rows)]
         return rows
     except (OSError, ValueError, KeyError) as error:  # pyarrow's errors are of these kinds
         raise _refused(key, [file], f"the file cannot be read: {' '.join(str(error).split())}") from error

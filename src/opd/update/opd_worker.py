@@ -83,7 +83,7 @@ class DivergenceLoss(HeadLoss):
     def metrics(self, micro_batch: TensorDict, task: LossTask, output: Output, *, first_update: bool) -> Counts:
         several = self.spec.routed
         counts = micro_batch_counts(micro_batch, task, output, first_update=first_update, teachers=several)
-        if self.spec.trainer.monitor and not self.spec.served_teachers:  # the signs compare whole distributions
+        if self.spec.trainer.monitor and not self.spec.has_events:  # the signs compare whole distributions
             drawn = first_update and is_sampled(self.spec, self.stage)
             counts |= token_signs(output, is_sampled=drawn) | neighbour_signs(task)
             if task.own is None and "row_score" in micro_batch:
@@ -212,10 +212,10 @@ class OPDWorker(StudentWorker):
             weights=Weights(divergence=divergence[row], policy=policy[row] if has_policy else None),
             policy_inputs=data["advantage"][row] if has_policy else None,
             states=TeacherStates(self.cache, self.spec.teacher_names, of_rows) if self.readers or of_rows else None,
-            events=served_events(data, rows) if self.spec.served_teachers else None,
+            events=served_events(data, rows) if self.spec.has_events else None,
             over_rows=opd.loss_agg_mode != "token-mean",
             options={
-                "watch": STATISTICS[:1] if self.spec.served_teachers else STATISTICS,
+                "watch": STATISTICS[:1] if self.spec.has_events else STATISTICS,
                 "sizes": self.sizes,
                 "entries": {side: num for side, num in entries.items() if num > facts.valid_vocab},
             },
