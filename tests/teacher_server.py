@@ -48,10 +48,7 @@ def app(model: str, answer: Answer, tokens: Callable[[str], list[int]]) -> web.A
 
 @contextmanager
 def serving(folder: str, seeds: list[int] | None = None) -> Iterator[tuple[str, ...]]:
-    """Serve a model by the forward of the CPU's rollout server in a thread; yield the keys of a teacher, for `--set`.
-
-    `seeds` takes the seed of each answer that the server has written.
-    """
+    """Serve a model by the forward of the CPU's rollout server; yield a teacher's keys for `--set`, note the seeds of answers."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = build_model(AutoConfig.from_pretrained(folder), folder)
 

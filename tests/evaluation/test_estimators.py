@@ -4,12 +4,7 @@ import math
 
 import pytest
 
-from opd.evaluation.estimators import (
-    clustered,
-    majority,
-    paired_difference,
-    pass_at_every_k,
-)
+from opd.evaluation.estimators import clustered, majority, paired_difference, pass_at_every_k
 
 
 @pytest.mark.parametrize(

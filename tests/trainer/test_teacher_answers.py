@@ -67,6 +67,8 @@ def test_the_teachers_own_token_ids_are_taken_where_the_student_reads_them_alike
     assert of_first(tmp_path / "a.parquet", same, dataset) == list(ids)
     other = [replace(one, response="00", response_ids=array("i", [*twice, *twice])) for one in answers(1)]
     assert of_first(tmp_path / "b.parquet", other, dataset) == [*twice, end]
+    cut = [replace(one, truncated=True) for one in other]
+    assert of_first(tmp_path / "c.parquet", cut, dataset) == twice, "an answer that was cut off gets no end"
 
 
 def test_an_answer_has_the_events_that_its_file_holds(tmp_path, dataset, tokenizer):
@@ -117,13 +119,6 @@ def test_the_answers_of_a_step_depend_on_seed_step_and_prompt_alone(tmp_path, da
     drawn = [[found.of(0, step=step, num_samples=1) for step in steps] for found in (one, again, other)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len({str(ids) for ids in drawn[0]}) == 3, "over the steps every answer has its turn"
-
-
-@pytest.mark.slow
-def test_an_answer_that_was_cut_off_gets_no_end(tmp_path, dataset, tokenizer):
-    files = stored(tmp_path / "a.parquet", [replace(sample, truncated=True) for sample in answers(1)])
-    found = TeacherAnswers(files, dataset, seed=1, key=KEY)
-    assert tokenizer.eos_token not in texts(found, tokenizer, 0, step=1, num_samples=1)[0]
 
 
 @pytest.mark.slow
