@@ -35,12 +35,8 @@ def config(monkeypatch):
     monkeypatch.setattr(serving.RolloutReplicaRegistry, "get", lambda name: _Replica)
     monkeypatch.setattr(serving, "with_servers", lambda replica: replica)
     monkeypatch.setattr(_Replica, "launched", [])
-    rollout = {
-        "name": "vllm",
-        "tensor_model_parallel_size": 2,
-        "data_parallel_size": 1,
-        "pipeline_model_parallel_size": 1,
-    }
+    sizes = {"tensor_model_parallel_size": 2, "data_parallel_size": 1, "pipeline_model_parallel_size": 1}
+    rollout = {"name": "vllm"} | sizes
     return OmegaConf.create(
         {"actor_rollout_ref": {"rollout": rollout, "model": {}}, "trainer": {"nnodes": 2, "n_gpus_per_node": 4}}
     )
@@ -55,12 +51,17 @@ def test_each_vllm_server_has_gpus_of_its_own_in_order_and_is_known_by_its_addre
     assert {replica.rollout_mode for replica in _Replica.launched} == {RolloutMode.STANDALONE}
 
 
-def test_servers_of_an_evaluation_read_the_models_files(config, monkeypatch):
+@pytest.mark.parametrize(("more", "devices"), [({}, ["CPU"]), ({"teacher": {"path": "t", "url": "http://t:1/v1"}}, [])])
+def test_servers_of_an_evaluation_read_the_models_files_unless_a_served_teacher_answers(
+    config, monkeypatch, more, devices
+):
     config.actor_rollout_ref.rollout.name = "cpu"
+    spec = parse_tree({"kind": "eval", "model": {"path": "m"}} | more).spec
+    config[KEY] = RunConfig(spec=spec, run=RunFacts(run_id="r", run_dir="r")).text()
     seen = []
     monkeypatch.setattr(serving, "start_cpu_servers", lambda of: seen.append(of) or {"cpu_server_0_0": None})
-    assert serving.start_servers(config).devices == ["CPU"]
-    assert seen[0].actor_rollout_ref.rollout.load_format == "auto"
+    assert serving.start_servers(config).devices == devices
+    assert [of.actor_rollout_ref.rollout.load_format for of in seen] == ["auto"] * len(devices)
 
 
 def test_a_run_with_vllm_has_no_cpu_servers(config):

@@ -65,6 +65,7 @@ def worker() -> RolloutWorker:
         "llm_client": _Server(),
         "num_finished": 0,
         "_served": {},
+        "_author": None,
         "_ends": frozenset({1}),
         "_stops": [],
         "asked": asked,

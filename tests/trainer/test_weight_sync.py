@@ -22,7 +22,7 @@ class _Ranks:
 def job(monkeypatch):
     monkeypatch.setattr(engines.ray, "get", lambda futures: futures)
     job = Job.__new__(Job)
-    job.ranks, job.rollouts = _Ranks(), object()
+    job.ranks, job._serves = _Ranks(), True
     job._weights = engines.CheckpointEngineManager(CheckpointEngineConfig(backend="naive"), job.ranks, replicas=[])
     return job
 
@@ -34,6 +34,6 @@ def test_the_ranks_hand_their_weights_to_the_servers_themselves_with_the_steps_n
 
 
 def test_a_run_without_servers_sends_nothing(job):
-    job.rollouts = None
+    job._serves = False
     job.send_weights(3)
     assert job.ranks.calls == []
