@@ -35,13 +35,8 @@ class TeacherAnswers:
     """
 
     def __init__(self, files: Sequence[str], dataset: PromptDataset, *, seed: int, key: str) -> None:
-        self._dataset, self._tokenizer, self._seed, self._key, self._files = (
-            dataset,
-            dataset.tokenizer,
-            seed,
-            key,
-            files,
-        )
+        self._dataset, self._tokenizer = dataset, dataset.tokenizer
+        self._seed, self._key, self._files = seed, key, files
         found: dict[Problem, dict[tuple[int, int], dict[str, Any]]] = {}
         for number, file in enumerate(files):
             for row in _rows(file, key):
@@ -90,10 +85,7 @@ class TeacherAnswers:
             rule = "without a teacher they need its log-probabilities, which an evaluation with teacher.url writes"
         elif num := sum(self._ids(one) != one["response_ids"] for one in answers):
             rule = f"the student's tokenizer reads the ids of {num} of {len(answers)} answers as another text"
-        elif (
-            len({len(table[IDS][at]) // len(one["response_ids"]) for one in answers for table, at in [one[_EVENTS]]})
-            > 1
-        ):
+        elif len({len(self._flat(one, IDS)) // max(1, len(one["response_ids"])) for one in answers}) > 1:
             rule = "teacher.top_k of their evaluations must be the same"
         if rule:
             raise _refused(self._key, self._files, rule)
@@ -105,9 +97,13 @@ class TeacherAnswers:
     def events(self, index: int, *, step: int, sample: int) -> dict[str, Tensor]:
         """Return the columns `IDS` and `LOG_PROBS` of an answer that `of` returns."""
         answer = self._drawn(index, step, sample)
-        table, place = answer[_EVENTS]
         shape = len(answer["response_ids"]), -1
-        return {name: torch.tensor(table[name][place].values.to_numpy()).view(shape) for name in (IDS, LOG_PROBS)}
+        return {name: torch.tensor(self._flat(answer, name)).view(shape) for name in (IDS, LOG_PROBS)}
+
+    @staticmethod
+    def _flat(answer: dict[str, Any], column: str) -> Any:
+        table, place = answer[_EVENTS]
+        return table[column][place].values.to_numpy()
 
     def _ids(self, answer: dict[str, Any]) -> list[int]:
         """Return the ids that the teacher gave, or the ids of its text where the student's tokenizer reads them otherwise."""
