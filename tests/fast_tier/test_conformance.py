@@ -30,7 +30,7 @@ def test_the_server_takes_every_rendered_object(tier, tmp_path):
     for name, arguments, options in cases():
         done = template(*arguments, **options)
         assert done.returncode == 0, f"{name}: {done.stderr}"
-        (tmp_path / f"{name}.yaml").write_text(done.stdout)
+        (tmp_path / f"{name}.yaml").write_text(done.stdout.replace("namespace: opd\n", "namespace: default\n"))
     (tmp_path / "stage.yaml").write_text((ROOT / "manifests/stage.yaml").read_text())
     tier.admin.run("create", "--dry-run=server", "--validate=strict", f"--filename={tmp_path}", timeout_s=900)
 
