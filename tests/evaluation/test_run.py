@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from opd.cluster.shutdown import GracefulStop
+from opd.errors import StoreError
 from opd.evaluation import run as evaluation
 from opd.evaluation.pass_rates import PassRate, read_pass_rates
 from opd.evaluation.problems import Problem
@@ -178,16 +179,23 @@ def test_texts_are_kept_where_the_spec_says_so_and_scores_always(attempt, tmp_pa
 def test_the_answers_of_a_served_teacher_end_in_one_file_with_its_events(attempt, ask, tmp_path, monkeypatch):
     monkeypatch.setitem(SPEC, "teacher", {"path": "t", "url": "http://t/v1"})
 
-    def keep(number: int, *rows: int) -> Answers:
+    def refuse(*_) -> None:
+        raise StoreError("it is down")
+
+    def keep(found: Answers, *rows: int) -> Answers:
         report, pairs = _report(*rows), [(row, sample) for row in rows for sample in range(2)]
         report.events = [(*pair, {IDS: torch.tensor([pair]), LOG_PROBS: -torch.ones(1, 2)}) for pair in pairs]
-        found = attempt(number, save_generations=True).answers
         found.keep(report)
         return found
 
-    keep(1, 1, 0)
-    assert attempt(2, save_generations=True).answers.rows_to_ask() == [2]
-    keep(2, 2).store_the_end()
+    first = attempt(1, save_generations=True).answers
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "put_file", refuse)
+        assert not keep(first, 1).are_stored
+    assert keep(first, 0).are_stored, "a part that the store did not take comes with the next one"
+    second = attempt(2, save_generations=True).answers
+    assert second.rows_to_ask() == [2]
+    keep(second, 2).store_the_end()
     rows = pq.read_table(tmp_path / STORED).to_pylist()
     assert len(rows) == 6
     for row in rows:

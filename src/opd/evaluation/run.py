@@ -172,8 +172,7 @@ class Answers:
 
     def __init__(self, run: Run, questions: Questions, spec: EvalSpec):
         self._run, self._questions, self._spec = run, questions, spec
-        self.are_stored = True
-        """False where the store lacks answers that are on the disk."""
+        self._unstored: set[str] = set()  # keys of answers on the disk that the store lacks
         self.samples: list[Sample] = []
         self._num_rows_of = Counter[Problem]()
         self._first_samples: list[int] = []  # the number of each row's first answer among its problem's answers
@@ -200,6 +199,11 @@ class Answers:
             num, of = len(self._answered_before), len(self._num_rows_of)
             print(f"{num} of {of} prompts have their answers of an earlier attempt", flush=True)
 
+    @property
+    def are_stored(self) -> bool:
+        """False where the store lacks answers that are on the disk."""
+        return not self._unstored
+
     def rows_to_ask(self) -> list[int]:
         """Return the rows without stored answers; each keeps its number, and with it the seeds of its answers."""
         problems = self._questions.problems
@@ -225,13 +229,14 @@ class Answers:
                 events.write_part(self._run.local.root / key, pairs)
             else:
                 write_generations(self._run.local.root / key, self.samples)
+            self._unstored.add(key)
             try:
-                self._upload(key)
-                self.are_stored = True
+                for late in sorted(self._unstored):
+                    self._upload(late)
+                    self._unstored.remove(late)
             except StoreError as error:
                 text = "the store does not take the answers, which are on the disk; retry at the end: %s"
                 logger.warning(text, error)
-                self.are_stored = False
 
     def results(self, worst_reward: float) -> list[SetResult]:
         """Return the results of every data set.
@@ -253,8 +258,8 @@ class Answers:
     def pass_rates(self) -> list[PassRate]:
         """Return the pass rate of every problem, in the order of the data."""
         num_right = Counter(_problem_of(sample) for sample in self.samples if is_right(sample))
-        author = self._spec.teacher or self._spec.model
-        checkpoint, questions = self._spec.eval.checkpoint or author.path, self._questions
+        spec, questions = self._spec, self._questions
+        checkpoint = spec.teacher.path if spec.teacher else spec.eval.checkpoint or spec.model.path
         names = dict(zip(questions.problems, questions.dataset.prompt_ids(), strict=True))
         sizes = {problem: num_rows * questions.num_samples for problem, num_rows in self._num_rows_of.items()}
         return [
@@ -271,12 +276,11 @@ class Answers:
         if self._has_events and not self._is_joined:
             events.join(self._run.local.root / GENERATIONS_KEY, self.samples, self._parts())
         if self._has_events and self._run.local.exists(GENERATIONS_KEY):  # an earlier attempt may have joined it here
-            self.are_stored = False
+            self._unstored = {GENERATIONS_KEY}
         write_pass_rates(self._run.local.root / PASS_RATES_KEY, self.pass_rates())
         with self._run.storing_the_end():
-            self._upload(PASS_RATES_KEY)
-            if not self.are_stored:
-                self._upload(GENERATIONS_KEY)
+            for key in (PASS_RATES_KEY, *self._unstored):
+                self._upload(key)
             for store in self._run.stores if self._has_events else ():
                 store.delete_tree(events.PARTS_PREFIX)
 
