@@ -90,7 +90,9 @@ def make_student() -> int:
     code = launch(
         variant("warm", "sft", {"model": {"path": str(MODEL)}, "actor": learning, "trainer": times}), "warm", ()
     )
-    return code or bool(not convert_student(OUT / "warm", OUT / "student"))
+    if not code:
+        convert_student(OUT / "warm", OUT / "student")
+    return code
 
 
 def make_rates() -> int:
@@ -101,7 +103,9 @@ def make_rates() -> int:
 def make_expert() -> int:
     """Improve the teacher by GRPO."""
     code = launch(by_reward("expert", str(OUT / "teacher"), 32, 100), "expert", ())
-    return code or bool(not convert_student(OUT / "expert", OUT / "expert-model"))
+    if not code:
+        convert_student(OUT / "expert", OUT / "expert-model")
+    return code
 
 
 MADE = {"student": make_student, "rates": make_rates, "expert": make_expert}
