@@ -132,7 +132,9 @@ def test_a_pod_that_stays_silent_at_the_end_is_given_up_and_the_store_is_named(
     assert said[-1] == "pod s1 cannot be read: `opdctl logs r` reads the rest from the store"
 
 
-def test_a_tail_leaves_out_nothing_that_a_silent_container_prints_later(rayjob: Callable, submitter: Callable) -> None:
+def test_a_tail_leaves_out_no_later_line_and_a_further_stream_brings_no_earlier_one(
+    rayjob: Callable, submitter: Callable
+) -> None:
     api = Cluster(rayjob())
     api.pods["s1"], api.logs["s1"] = submitter("s1", 1), []
     printed: list[str] = []
@@ -142,6 +144,12 @@ def test_a_tail_leaves_out_nothing_that_a_silent_container_prints_later(rayjob: 
     api.add("s1", "a", "b", "c")
     follower._read("s1", follow=False)
     assert printed == ["a", "b", "c"]
+    printed.clear()
+    follower = PodFollower(api, "r", tail=2, out=printed.append)
+    follower._read("s1", follow=False)
+    api.add("s1", "d")
+    follower._read("s1", follow=False)
+    assert printed == ["b", "c", "d"]
 
 
 def test_the_pods_of_the_log_come_oldest_first(submitter: Callable) -> None:

@@ -99,9 +99,10 @@ class PodFollower:
         query: dict[str, str | int] = {"container": SUBMITTER, "timestamps": "true"}
         query |= {"follow": "true"} if follow else {}
         recent = self._recent.get(name, {})
+        first_s = min(recent.values(), default=0.0) if self.tail else 0.0  # older lines are not of the tail
         if recent:
             since_s = math.floor(max(recent.values())) - OVERLAP_S
-            recent = {line: stamp_s for line, stamp_s in recent.items() if stamp_s >= since_s}
+            recent = {line: stamp_s for line, stamp_s in recent.items() if stamp_s >= since_s or stamp_s == first_s}
             query["sinceTime"] = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         elif self.tail:
             query["tailLines"] = self.tail
@@ -109,9 +110,9 @@ class PodFollower:
         for chunk in self.api.stream(self.api.path("pods", name, "log"), read_timeout_s=READ_TIMEOUT_S, **query):
             *whole, rest = (rest + chunk).split(b"\n")
             for line in (data.decode(errors="replace") for data in whole):
-                if line not in recent:
-                    stamp, _, text = line.partition(" ")
-                    recent[line] = unix_s(stamp)
+                stamp, _, text = line.partition(" ")
+                if line not in recent and (stamp_s := unix_s(stamp)) >= first_s:
+                    recent[line] = stamp_s
                     self._recent[name] = recent
                     yield text
         if rest and not follow:  # an ended container's last words need no line end
