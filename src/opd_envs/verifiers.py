@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import verifiers as vf
-from openai import AsyncOpenAI
-
 from opd.data.rows import Row, write_files
 from opd_envs.rows import agent_row
+
+try:
+    import verifiers as vf
+    from openai import AsyncOpenAI
+except ImportError as error:
+    raise ImportError("this needs the library verifiers: uv sync --frozen --inexact --extra verifiers") from error
 
 TASK = "verifiers"  # field of `extra_info`: JSON text of the environment, its arguments and its own row
 _LOCK = threading.Lock()
