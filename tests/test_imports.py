@@ -59,7 +59,7 @@ LAYERS = (
     ("cluster",),
     ("pods", "rollout"),
     ("ending", "update"),
-    ("trainer.tracking",),
+    ("trainer.tracking", "evaluation.events"),
     ("evaluation.run",),
     ("trainer", "pipeline"),
     ("job",),
