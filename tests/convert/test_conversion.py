@@ -153,6 +153,7 @@ def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, tm
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["opd"],
+        "datasets": ["owner/set"],
         **{name: value for name, value in licence.items() if name != "file"},
     }, "a folder of this machine is no base model of the hub"
 
