@@ -35,6 +35,7 @@ from opd.update.teachers import refresh_metrics
 
 
 def validates(spec: TrainSpec) -> bool:
+    """Return True if the run asks its validation prompts, before or between its steps."""
     return spec.trainer.test_freq > 0 or spec.trainer.val_before_train
 
 

@@ -1,4 +1,4 @@
-"""The manifests that an administrator applies once: as open and as closed as runs need."""
+"""The manifests that an administrator applies once: a run may do what it needs, and nothing else."""
 
 import shutil
 import subprocess

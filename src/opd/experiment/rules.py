@@ -110,8 +110,9 @@ def _teachers(spec: DistillationSpec) -> Problems:
             yield Problem(path=f"route.to.{value}", value=name, rule="teachers has no teacher of that name", fix=fix)
     if teachers and spec.num_sharing > 1:
         yield spec.broken(_SP, "ranks that share a sequence read one teacher", "set it to 1, or use one teacher")
+    offloads = [teacher.offload for teacher in spec.named_teachers.values()]
     for key, teacher in spec.named_teachers.items():
-        if teacher.offload != next(iter(spec.named_teachers.values())).offload:
+        if teacher.offload != offloads[0]:
             yield spec.broken(f"{key}.offload", "all teachers wait in one place", "give all of them the same, or none")
         same = (teacher.path, teacher.revision) == (spec.model.path, spec.model.revision) and spec.model.lora is None
         if teacher.refresh_every and not same:
