@@ -1,12 +1,14 @@
 """Command of `make mutants`: changes the code in places that a seed draws, and lists the changes that no test notices.
 
-Each mutant is a copy of `src/` with one change. The tests of its room run in a process forked from one with the libraries loaded.
+Each mutant is a copy of `src/` with one change. The tests of its room run in a process forked from one with the libraries loaded,
+those first that execute the changed lines.
 """
 
 import argparse
 import compileall
 import contextlib
 import importlib
+import json
 import os
 import shutil
 import signal
@@ -15,12 +17,13 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from tests.mutants.drawn import ROOT, covering, draw
+from coverage import Coverage, CoverageData
+from tests.mutants.drawn import ROOMS, ROOT, draw
 from tests.mutants.mutant import Mutant
 
 TIMEOUT_S = 900.0
@@ -29,8 +32,12 @@ LIBRARIES = ("hypothesis", "numpy", "omegaconf", "pyarrow.parquet", "pydantic", 
              "torch", "transformers", "verl.workers.engine_workers")  # fmt: skip
 
 
-def failure_of(mutant: Mutant | None, tests: Sequence[str]) -> str | None:
+def failure_of(mutant: Mutant | None, tests: str, first: Mapping[str, float], map_to: Path | None = None) -> str | None:
     """Return the first test that fails with the mutant in the code; None if all pass.
+
+    Args:
+        tests: folder. first: functions of tests that run before the others -> their seconds.
+        map_to: folder for the lines and seconds of each test.
 
     Raises:
         RuntimeError: pytest itself failed, which says nothing about the mutant.
@@ -43,7 +50,7 @@ def failure_of(mutant: Mutant | None, tests: Sequence[str]) -> str | None:
             mutant.apply(source)
         pid = os.fork()
         if not pid:
-            _run_tests(folder, source, tests)
+            _run_tests(folder, source, tests, first, map_to)
         status = _status_of(pid)
         if status is None:
             return f"no end after {TIMEOUT_S:.0f} s"
@@ -69,7 +76,7 @@ def _status_of(pid: int) -> int | None:
     return status if ended else None
 
 
-def _run_tests(folder: Path, source: Path, tests: Sequence[str]) -> NoReturn:
+def _run_tests(folder: Path, source: Path, tests: str, first: Mapping[str, float], map_to: Path | None) -> NoReturn:
     code = 70
     try:
         os.setsid()
@@ -79,32 +86,74 @@ def _run_tests(folder: Path, source: Path, tests: Sequence[str]) -> NoReturn:
         os.dup2(output, 2)
         # The copy precedes pyproject.toml's `pythonpath`, for the tests and for the processes that they start.
         os.environ["PYTHONPATH"] = str(source)
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={source} {ROOT / 'tools'} {ROOT}"]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={source} {ROOT / 'tools'} {ROOT}", tests]
         options += ["-m", "not e2e and not cluster and not vllm and not gpu", f"--basetemp={folder / 'tmp'}"]
         # pytest warns about plugins whose modules the parent has loaded.
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        code = int(pytest.main([*options, *tests], plugins=[_FirstFailure(folder / "failed")]))
+        seen = _Seen(folder / "failed", first)
+        if map_to is None:
+            code = int(pytest.main(options, plugins=[seen]))
+        else:
+            cover = Coverage(data_file=str(map_to / "lines"), source=[str(source)], config_file=False)
+            cover.set_option("run:dynamic_context", "test_function")
+            with cover.collect():
+                code = int(pytest.main([*options, "--timeout=600"], plugins=[seen]))
+            cover.save()
+            (map_to / "seconds.json").write_text(json.dumps(seen.seconds))
+            (map_to / "source").write_text(str(source))
     except BaseException:  # noqa: BLE001 - the parent reads the output
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-class _FirstFailure:
-    """A plugin that records the first test that failed, or the file of tests that Python could not import."""
+class _Seen:
+    """A plugin that orders tests, times them, and records the first that failed, or the file that Python could not import."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, failed: Path, first: Mapping[str, float]):
+        self._failed, self._first = failed, first
+        self.seconds = Counter[str]()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self._first.get(_function_of(item.nodeid), TIMEOUT_S))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[_function_of(report.nodeid)] += report.duration
         self._note(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._note(report)
 
     def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        if report.failed and not self._path.exists():
-            self._path.write_text(report.nodeid)
+        if report.failed and not self._failed.exists():
+            self._failed.write_text(report.nodeid)
+
+
+def _function_of(nodeid: str) -> str:
+    """Return a test's function without its file and parameters: coverage's name of a test ends so."""
+    return nodeid.partition("[")[0].rpartition("::")[2]
+
+
+def _tests_of_lines(map_to: Path, mutant: Mutant) -> dict[str, float]:
+    """Return the functions of tests that execute a mutant's lines -> their seconds."""
+    data = CoverageData(str(map_to / "lines"))
+    data.read()
+    seconds, file = (
+        json.loads((map_to / "seconds.json").read_text()),
+        Path((map_to / "source").read_text(), "opd", mutant.file),
+    )
+    before = file_text(mutant)[: mutant.offset].count("\n") + 1
+    of_line = data.contexts_by_lineno(str(file))
+    names = {
+        name.rpartition(".")[2]
+        for n in range(before, before + mutant.old.count("\n") + 1)
+        for name in of_line.get(n, [])
+    }
+    return {name: seconds[name] for name in names if name in seconds}
+
+
+def file_text(mutant: Mutant) -> str:
+    return (ROOT / "src/opd" / mutant.file).read_text()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,16 +169,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch
     for name in LIBRARIES:
         importlib.import_module(name)
-    for tests in sorted({tuple(sorted(covering(mutant))) for mutant in mutants}):
-        if failed := failure_of(None, tests):
-            print(f"without a mutant {failed} fails, so every mutant would seem killed", file=sys.stderr)
-            return 2
     killed, drawn = Counter[str](), Counter[str]()
-    for number, mutant in enumerate(mutants, start=1):
-        room, failed = mutant.file.partition("/")[0], failure_of(mutant, covering(mutant))
-        drawn[room] += 1
-        killed[room] += failed is not None
-        print(f"{number}/{len(mutants)} {mutant.describe()}: {failed or 'SURVIVED'}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="opd-lines-") as maps:
+        for tests in sorted({ROOMS[mutant.room] for mutant in mutants}):
+            Path(maps, tests).mkdir(parents=True)
+            if failed := failure_of(None, tests, {}, Path(maps, tests)):
+                print(f"without a mutant {failed} fails, so every mutant would seem killed", file=sys.stderr)
+                return 2
+        for number, mutant in enumerate(mutants, start=1):
+            tests = ROOMS[mutant.room]
+            failed = failure_of(mutant, tests, _tests_of_lines(Path(maps, tests), mutant))
+            drawn[mutant.room] += 1
+            killed[mutant.room] += failed is not None
+            print(f"{number}/{len(mutants)} {mutant.describe()}: {failed or 'SURVIVED'}", flush=True)
     for room, num in sorted(drawn.items()):
         print(f"{room}: {killed[room]} of {num} killed")
     print(f"all: {killed.total()} of {len(mutants)} killed")

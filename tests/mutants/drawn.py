@@ -31,14 +31,6 @@ def draw(source: Path, num: int, *, seed: int) -> list[Mutant]:
     return sorted(found, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.describe()}".encode()).digest())[:num]
 
 
-def covering(mutant: Mutant) -> list[str]:
-    """Return the room's files of tests, those that name the mutated module first."""
-    folder = ROOT / ROOMS[mutant.file.partition("/")[0]]
-    module = "opd." + mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    files = sorted(folder.rglob("test_*.py"), key=lambda path: (module not in path.read_text(), path))
-    return [str(path.relative_to(ROOT)) for path in files]
-
-
 def _all(source: Path, file: str) -> Iterator[Mutant]:
     text = (source / "opd" / file).read_bytes()  # ast counts bytes
     lines = [0]

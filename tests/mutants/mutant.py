@@ -14,6 +14,10 @@ class Mutant:
     new: str
     offset: int | None = None
 
+    @property
+    def room(self) -> str:
+        return self.file.partition("/")[0]
+
     def describe(self) -> str:
         return f"{self.file}: {self.what}"
 
