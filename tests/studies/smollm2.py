@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--text", action="store_true", help="measure held-out text of finished runs")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of every run")
     args = parser.parse_args()
-    runs = {f"{arm}-s{seed}": (arm, seed) for arm, seed in product(args.arms.split(","), args.seeds.split(","))}
+    runs = {f"{arm}-s{seed}": (arm, seed) for seed, arm in product(args.seeds.split(","), args.arms.split(","))}
     if args.text:
         found = measure_text(list(runs))
         (OUT / "text.json").write_text(json.dumps(found, indent=1))
