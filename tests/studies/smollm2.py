@@ -1,7 +1,7 @@
 """Program of the study on SmolLM2: runs its arms over paired seeds, several at once, and measures what the students forgot.
 
 `opdctl compare --store build/studies/store --base all -m METRIC` prints the paired differences with 95 % intervals.
-smollm2.yaml has the primary comparisons. The arm `served` needs `vllm serve build/studies/teacher --max-logprobs 16`.
+smollm2.yaml has the primary comparisons. The arm `served` needs `vllm serve build/studies/teacher --max-logprobs 16 --api-server-count 8`.
 
     python -m tests.studies.smollm2 --prepare student,rates,expert
     python -m tests.studies.smollm2 --at-once 10

@@ -1,6 +1,8 @@
 """verl's configs translated to ours."""
 
 import asyncio
+import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,9 +83,19 @@ def test_weights_are_sent_in_pieces_of_whole_tensors_and_the_last_is_marked(monk
     assert [(len(piece), last) for piece, last in replica._pieces([])] == [(0, True)]
 
 
-def test_of_the_ranks_that_share_a_server_only_the_first_sends_and_all_gather(model_folder, monkeypatch):
-    monkeypatch.setenv("RANK", "3")  # of two servers' four: without Ray it cannot send
+@pytest.mark.parametrize(("rank", "sent"), [("2", ["ab", "cd"]), ("3", [])])
+def test_only_the_first_rank_of_a_server_sends_until_an_error_and_all_gather(model_folder, monkeypatch, rank, sent):
+    async def load(piece, last, step):
+        asked.append("".join(piece))
+        if len(asked) == 2:
+            raise ValueError("refused")
+
+    asked, gathered = [], []
+    server = SimpleNamespace(load_weights=SimpleNamespace(remote=load))
+    monkeypatch.setattr(replica, "_WEIGHT_PIECE_BYTES", 8)
+    monkeypatch.setattr(replica.ray, "get_actor", {replica.server_name(1): server}.__getitem__)
+    monkeypatch.setenv("RANK", rank)  # of two servers' four
     adapter = CPUServerAdapter(rollout_config(tensor_model_parallel_size=2), HFModelConfig(path=model_folder), None)
-    gathered = []
-    asyncio.run(adapter.update_weights((name, gathered.append(name) or torch.zeros(1)) for name in "abc"))
-    assert (adapter.replica_rank, gathered) == (1, ["a", "b", "c"])
+    with pytest.raises(ValueError, match="refused") if sent else contextlib.nullcontext():
+        asyncio.run(adapter.update_weights((name, gathered.append(name) or torch.zeros(1)) for name in "abcdef"))
+    assert (adapter.replica_rank, asked, "".join(gathered)) == (1, sent, "abcdef")
