@@ -26,7 +26,7 @@ from coverage import Coverage, CoverageData
 from tests.mutants.drawn import ROOMS, ROOT, draw
 from tests.mutants.mutant import Mutant
 
-TIMEOUT_S = 900.0
+TIMEOUT_S = 1800.0
 # Every mutant would load them again, which takes longer than most of its tests.
 LIBRARIES = ("hypothesis", "numpy", "omegaconf", "pyarrow.parquet", "pydantic", "ray", "rich", "s3fs", "tenacity", "tensordict",
              "torch", "transformers", "verl.workers.engine_workers")  # fmt: skip
@@ -115,7 +115,11 @@ class _Seen:
         self.seconds = Counter[str]()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: self._first.get(_function_of(item.nodeid), TIMEOUT_S))
+        names, seconds = {item: _function_of(item.nodeid) for item in items}, Counter[Path]()
+        for item, name in names.items():
+            seconds[item.path] += self._first.get(name, 0)
+        # File by file, which makes a file's fixtures twice at most.
+        items.sort(key=lambda item: (names[item] not in self._first, seconds[item.path]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[_function_of(report.nodeid)] += report.duration
