@@ -18,7 +18,7 @@ Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted.
 """
 # Commands by the groups of `opdctl --help`; each is a function of its own name in a module of its own name.
 GROUPS = {
-    "Start": ("init", "render", "doctor", "submit"),
+    "Start": ("keys", "render", "doctor", "submit"),
     "Watch": ("list", "status", "logs"),
     "End": ("cancel", "delete"),
     "Results": ("collect", "compare", "report"),
