@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
-          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Job": "jobs", "Service": "services",
+          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "Job": "jobs", "Service": "services",
           "PodDisruptionBudget": "poddisruptionbudgets", "Role": "roles", "RoleBinding": "rolebindings"}  # fmt: skip
 NAMESPACED = ("Role", "RoleBinding", "NetworkPolicy")
 
@@ -106,7 +106,7 @@ def test_every_component_is_picked_by_uncommenting_its_line_and_lands_in_the_nam
     folder = picked("quota", "claims", "kueue", "monitoring")
     (tmp_path / "all.yaml").write_text(kustomize(folder))
     added = [tree for tree in parsed((tmp_path / "all.yaml").read_text()) if tree not in built()]
-    assert {tree["kind"] for tree in added} == {"ResourceQuota", "PersistentVolumeClaim", "ResourceFlavor", "ClusterQueue", "LocalQueue", "PrometheusRule", "ConfigMap"}  # fmt: skip
+    assert {tree["kind"] for tree in added} == {"ResourceQuota", "PersistentVolumeClaim", "ResourceFlavor", "ClusterQueue", "LocalQueue", "PodMonitor", "PrometheusRule", "ConfigMap"}  # fmt: skip
     for tree in added:
         is_in_namespace = tree["kind"] not in ("ResourceFlavor", "ClusterQueue")
         assert tree["metadata"].get("namespace") == ("opd" if is_in_namespace else None), tree["kind"]

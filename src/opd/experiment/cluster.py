@@ -133,12 +133,6 @@ class NetworkPolicy(ClusterSection):
     egress: tuple[Egress, ...] = key("Hub and trackers; DNS and `store.endpoint` are open.", (Egress(ports=(443,)),))
 
 
-class PodMonitor(ClusterSection):
-    enabled: bool = key("Render it.", False)
-    interval: str = key("Time between scrapes.", "30s", pattern=r"^[0-9]+(ms|s|m|h)$")
-    labels: Labels = key("Labels that Prometheus selects by.", dict)
-
-
 class ServiceAccount(ClusterSection):
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Annotations of the run's account: the cloud role of workload identity.", dict)
@@ -278,7 +272,6 @@ class Cluster(ClusterSection):
     pod_security: PodSecurity = key("User and groups of every pod.", PodSecurity)
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)
-    pod_monitor: PodMonitor = key("A PodMonitor of the Prometheus operator, opt-in.", PodMonitor)
     extra_env: KubeObjects = key("More variables of every Ray pod; they win.", ())
     env_from: KubeObjects = key("`envFrom` of every Ray container.", ())
     extra_volumes: KubeObjects = key("More volumes of every Ray pod.", ())
