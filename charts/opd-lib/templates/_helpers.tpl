@@ -140,25 +140,3 @@ convert: {cpu: 4, gib: 62, cpuOfRank: 0, gibOfRank: 0}
 {{- define "opd.account" -}}
 {{ .Values.cluster.serviceAccount.name | default (include "opd.run" .) }}
 {{- end -}}
-
-{{- /* What a kind of workload identity needs: the annotation that names it, labels of pods, addresses that give credentials. */ -}}
-{{- define "opd.identities" -}}
-gke:
-  annotation: iam.gke.io/gcp-service-account
-  egress: [{cidr: 169.254.169.254/32, ports: [80, 8080]}, {cidr: 169.254.169.252/32, ports: [987, 988]}]
-eks-pod-identity:
-  egress: [{cidr: 169.254.170.23/32, ports: [80]}, {cidr: "fd00:ec2::23/128", ports: [80]}]
-azure:
-  annotation: azure.workload.identity/client-id
-  podLabels: {azure.workload.identity/use: "true"}
-{{- end -}}
-
-{{- define "opd.identity" -}}
-{{- $account := .Values.cluster.serviceAccount -}}
-{{- $found := dict -}}
-{{- range $kind, $needed := include "opd.identities" . | fromYaml -}}
-{{- if or (eq $kind ($account.identity | default "")) (hasKey $account.annotations ($needed.annotation | default "")) -}}{{- $found = $needed -}}{{- end -}}
-{{- end -}}
-{{- toJson $found -}}
-{{- end -}}
-

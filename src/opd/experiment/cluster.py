@@ -136,7 +136,6 @@ class NetworkPolicy(ClusterSection):
 class ServiceAccount(ClusterSection):
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Annotations of the run's account: the cloud role of workload identity.", dict)
-    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key("Identity that no annotation describes.", None)
 
 
 class Pods(ClusterSection):
