@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
           "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "Job": "jobs", "Service": "services",
-          "PodDisruptionBudget": "poddisruptionbudgets", "Role": "roles", "RoleBinding": "rolebindings"}  # fmt: skip
+          "PodDisruptionBudget": "poddisruptionbudgets"}  # fmt: skip
 NAMESPACED = ("Role", "RoleBinding", "NetworkPolicy")
 
 

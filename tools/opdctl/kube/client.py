@@ -31,12 +31,11 @@ Found = TypeVar("Found")
 
 
 class ClusterError(ToolError):
-    """A rejection by the API server, by its HTTP status and its own word for it; without an answer the status is 0."""
+    """A rejection by the API server, by its HTTP status; without an answer the status is 0."""
 
-    def __init__(self, message: str, *, status: int = 0, reason: str = "", fix: str = "") -> None:
+    def __init__(self, message: str, *, status: int = 0, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.status = status
-        self.reason = reason
 
     @property
     def is_passing(self) -> bool:
@@ -216,13 +215,10 @@ def kubeconfigs() -> list[Path]:
 
 def _refusal(what: str, status: int, body: bytes) -> ClusterError:
     """Return the error of an answer that is no success; its body is most often a `Status` object."""
-    answer: Any = {}
-    with contextlib.suppress(ValueError):
-        answer = json.loads(body)
-    answer = answer if isinstance(answer, dict) else {}
-    message = answer.get("message") or body[:500].decode(errors="replace") or f"HTTP {status}"
-    reason = str(answer.get("reason", ""))
-    return ClusterError(f"cannot {what}: {message}", status=status, reason=reason, fix=_fix(status, message))
+    message = body[:500].decode(errors="replace") or f"HTTP {status}"
+    with contextlib.suppress(ValueError, TypeError, LookupError):
+        message = json.loads(body)["message"]
+    return ClusterError(f"cannot {what}: {message}", status=status, fix=_fix(status, message))
 
 
 def _fix(status: int, message: str) -> str:

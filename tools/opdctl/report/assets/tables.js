@@ -26,17 +26,8 @@
   }
 
   async function copy(text, made) {
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch { // a page from http: has no clipboard
-      const area = document.createElement("textarea");
-      area.value = text;
-      document.body.append(area);
-      area.select();
-      document.execCommand("copy");
-      area.remove();
-    }
-    made.textContent = "copied";
+    await navigator.clipboard?.writeText(text);
+    made.textContent = navigator.clipboard ? "copied" : "no clipboard over http";
   }
 
   for (const table of document.querySelectorAll(".scroll > table")) {
