@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from opdctl.console import EXIT_OK, EXIT_USAGE, ToolError, run_guarded, usage_error
+from opdctl.console import EXIT_OK, EXIT_USAGE, run_guarded, usage_error
 
 USAGE = "Usage: opdctl COMMAND ...   (opdctl COMMAND --help, opdctl --version, opdctl --install-completion)\n"
 EPILOG = """A RUN is its name (in a namespace or below --store), or the path or URL of its directory.
@@ -102,8 +102,6 @@ def _invoke(arguments: list[str]) -> int:
     """Run one command and return its exit code; without words print the help and return 2."""
     try:
         code = app(args=arguments or ["--help"], prog_name="opdctl", standalone_mode=False)
-    except typer.Abort as error:
-        raise ToolError("not confirmed: nothing was done") from error
     except _UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "opdctl"
         message = " ".join(error.format_message().split())
