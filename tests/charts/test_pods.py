@@ -9,14 +9,12 @@ from opd.pods.stop import DEFAULT_ROOT
 from opd.store.access import STORE_VARIABLES
 
 NAME = "opd-qwen3-8b-to-1.7b"
-# With an init container.
-FETCH = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/db.tar.gz", "sha256": "0" * 64}}}
 ALLOWED = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI"}
 
 
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_pod_meets_pod_security_restricted_and_asks_for_what_it_uses(kind):
-    trees = objects(kind, {"opd-agent": FETCH, "opd": SERVE}.get(kind, {}))
+    trees = objects(kind, SERVE if kind == "opd" else {})
     pods_of = dict(pod_templates(trees))
     more = {"convert": set(), "opd": {"worker", "teacher"}}.get(kind, {"worker"})
     assert set(pods_of) == {"head", "submitter", "check"} | more
@@ -105,7 +103,7 @@ def test_env_and_the_stores_server_are_in_every_container():
     told = {"endpoint": "https://minio.example:9000", "region": "eu-1", "addressing": "virtual"}
     values = {"env": {"NCCL_DEBUG": "INFO"}, "store": {"url": "s3://runs/opd", **told}}
     expected = {"NCCL_DEBUG": "INFO", **{STORE_VARIABLES[key][0]: value for key, value in told.items()}}
-    for pod in pods("opd-agent", values, FETCH, experiment="opd-agent-quickstart").values():
+    for pod in pods("opd-agent", values, experiment="opd-agent-quickstart").values():
         for container in containers(pod):
             assert expected.items() <= env_of(container).items(), container["name"]
 

@@ -8,7 +8,6 @@ from tests.minimal import MINIMAL
 from opd.experiment import FILE_KINDS
 
 WORKERS = {"cluster": {"gpu": {"type": "NVIDIA-H200"}, "rdma": {"enabled": True, "ipcLock": True}}}
-DATABASE = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/x", "sha256": "0" * 64}}}
 
 
 def cases():
@@ -21,7 +20,7 @@ def cases():
             yield f"{name}-{site}", (kind_of(name), IMAGE, values), {"experiment": name}
     for kind in FILE_KINDS:
         layers = [MINIMAL[kind], *([] if kind in ("convert", "pipeline") else [SIZES]), EVERYTHING]
-        layers += [WORKERS] * (kind != "convert") + [DATABASE] * (kind == "opd-agent") + [SERVE] * (kind == "opd")
+        layers += [WORKERS] * (kind != "convert") + [SERVE] * (kind == "opd")
         yield f"{kind}-everything", (kind, IMAGE, *layers), {"experiment": ""}
 
 

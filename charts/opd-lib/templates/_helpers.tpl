@@ -68,11 +68,11 @@ matchExpressions:
 {{- toJson $out -}}
 {{- end -}}
 
-{{- /* What the run, or a pipeline's largest stage, is: {workers, ranks, cuda, converts, databases} as JSON. */ -}}
+{{- /* What the run, or a pipeline's largest stage, is: {workers, ranks, cuda, converts} as JSON. */ -}}
 {{- define "opd.sizes" -}}
 {{- $runs := list -}}
 {{- range $name, $stage := .Values.stages -}}{{- if not $stage.skip -}}{{- $runs = append $runs $stage -}}{{- end -}}{{- end -}}
-{{- $out := dict "workers" 0 "ranks" 0 "cuda" false "databases" list -}}
+{{- $out := dict "workers" 0 "ranks" 0 "cuda" false -}}
 {{- $_ := set $out "converts" (or (eq .Values.kind "convert") (contains "${stages." (toJson $runs))) -}}
 {{- range eq .Values.kind "pipeline" | ternary $runs (list .Values) -}}
 {{- if eq .kind "convert" -}}{{- $_ := set $out "converts" true -}}{{- else -}}
@@ -84,7 +84,6 @@ matchExpressions:
 {{- $_ := set $out "workers" (max $out.workers ($trainer.nnodes | default 1)) -}}
 {{- $_ := set $out "ranks" (max $out.ranks ($trainer.gpus_per_node | default 1)) -}}
 {{- $_ := set $out "cuda" (or $out.cuda $cuda) -}}
-{{- with (.agent | default dict).database_dir -}}{{- $_ := set $out "databases" (append $out.databases . | uniq | sortAlpha) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $out -}}

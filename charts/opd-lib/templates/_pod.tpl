@@ -150,20 +150,13 @@ env:
 {{- range $index, $mount := $cluster.mounts }}
 - {name: mount-{{ $index }}, persistentVolumeClaim: {claimName: {{ $mount.claim | quote }}, readOnly: {{ ne $mount.readOnly false }}}}
 {{- end }}
-{{- with $cluster.toolDatabase | default dict }}
-{{- if .claim }}
-- {name: tool-database, persistentVolumeClaim: {claimName: {{ .claim | quote }}, readOnly: true}}
-{{- else if .url }}
-- {name: tool-database, emptyDir: {sizeLimit: {{ .size | default "5Gi" | quote }}}}
-{{- end }}
-{{- end }}
 {{- with $cluster.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
 {{- define "opd.mounts" -}}
-{{- $cluster := .Values.cluster -}}{{- $database := $cluster.toolDatabase | default dict -}}
+{{- $cluster := .Values.cluster -}}
 - {name: experiment, mountPath: /etc/opd, readOnly: true}
 - {name: scratch, mountPath: /tmp}
 - {name: home, mountPath: /home/opd}
@@ -175,29 +168,8 @@ env:
 {{- range $index, $mount := $cluster.mounts }}
 - {name: mount-{{ $index }}, mountPath: {{ $mount.path | quote }}, readOnly: {{ ne $mount.readOnly false }}{{ with $mount.subPath }}, subPath: {{ quote . }}{{ end }}}
 {{- end }}
-{{- if or $database.claim $database.url }}
-{{- range (include "opd.sizes" . | fromJson).databases }}
-- {name: tool-database, mountPath: {{ quote . }}, readOnly: true{{ with $database.subPath }}, subPath: {{ quote . }}{{ end }}}
-{{- end }}
-{{- end }}
 {{- with $cluster.extraVolumeMounts }}
 {{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{- /* The init container that fetches the tool database into the pod and verifies it. */ -}}
-{{- define "opd.fetch" -}}
-{{- with (.Values.cluster.toolDatabase | default dict).url }}
-initContainers:
-  - name: fetch-tool-database
-    {{- include "opd.sideContainer" (list $ "") | nindent 4 }}
-    resources: {requests: {cpu: 50m, memory: 128Mi}, limits: {memory: 512Mi}}
-    command: [python, -m, opd.pods.stage, {{ quote . }}, --sha256, {{ $.Values.cluster.toolDatabase.sha256 | quote }}, --to, /database]
-    {{- include "opd.env" (list $ false dict) | nindent 4 }}
-    volumeMounts:
-      - {name: scratch, mountPath: /tmp}
-      - {name: home, mountPath: /home/opd}
-      - {name: tool-database, mountPath: /database}
 {{- end }}
 {{- end -}}
 
