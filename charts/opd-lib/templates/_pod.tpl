@@ -173,21 +173,14 @@ env:
 {{- end }}
 {{- end -}}
 
-{{- /* (list key item): what Kubernetes knows an item of the list by; empty for a toleration or a spread constraint. */ -}}
+{{- /* The path of a mount, the name of another item of a list; empty for a toleration or a spread constraint. */ -}}
 {{- define "opd.itemName" -}}
-{{- $item := index . 1 -}}
-{{- if not (kindIs "map" $item) -}}
-{{- else if eq (index . 0) "volumeMounts" -}}{{ $item.mountPath | default "" }}
-{{- else if eq (index . 0) "ports" -}}{{ printf "%v/%s" $item.containerPort ($item.protocol | default "TCP") }}
-{{- else if eq (index . 0) "topologySpreadConstraints" -}}{{ printf "%v/%v" $item.topologyKey $item.whenUnsatisfiable }}
-{{- else -}}{{ $item.name | default "" }}
-{{- end -}}
+{{- if kindIs "map" . -}}{{ .mountPath | default .name | default "" }}{{- end -}}
 {{- end -}}
 
 {{- /* (list key ours theirs): a tree, theirs over ours, as JSON (row a5). Maps merge, and a null drops our field. Items
-     of a list go by their name, a mount by its path, a port by its number, a spread by key and rule. Containers merge, other
-     items are replaced. Items without a name are added, as two tolerations of one key are. A new container is as restricted as
-     ours. */ -}}
+     of a list go by their name, a mount by its path. Containers merge, other items are replaced. Items without a name are added,
+     as two tolerations of one key are. A new container is as restricted as ours. */ -}}
 {{- define "opd.merged" -}}
 {{- $ours := index . 1 -}}{{- $theirs := index . 2 -}}
 {{- if and (kindIs "map" $ours) (kindIs "map" $theirs) -}}
@@ -203,10 +196,10 @@ env:
 {{- $isContainer := has $key (list "containers" "initContainers") -}}
 {{- $out := $ours -}}
 {{- range $item := $theirs -}}
-{{- $name := include "opd.itemName" (list $key $item) -}}
+{{- $name := include "opd.itemName" $item -}}
 {{- $next := list -}}{{- $isNew := true -}}
 {{- range $own := $out -}}
-{{- if and $name (eq $name (include "opd.itemName" (list $key $own))) -}}
+{{- if and $name (eq $name (include "opd.itemName" $own)) -}}
 {{- $isNew = false -}}
 {{- $own = $isContainer | ternary (include "opd.merged" (list "" $own $item) | fromJson).value $item -}}
 {{- end -}}
