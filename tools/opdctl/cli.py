@@ -109,7 +109,3 @@ def _invoke(arguments: list[str]) -> int:
     if not arguments:
         return EXIT_USAGE
     return code if isinstance(code, int) else EXIT_OK
-
-
-if __name__ == "__main__":
-    main()

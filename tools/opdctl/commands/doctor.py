@@ -9,7 +9,7 @@ import typer
 from opd.experiment import dump_spec
 from opd.redaction import redact
 from opd.store.access import StoreAddress, address_of
-from opdctl.chart.helm import find_chart, template
+from opdctl.chart.helm import template
 from opdctl.chart.values import Experiment
 from opdctl.commands.render import Name, Sets, Site, experiments_of
 from opdctl.console import EXIT_FAILURE, EXIT_OK, Context, Namespace, Output, note, print_json
@@ -48,9 +48,8 @@ def doctor(
         return f"Kubernetes {version}, namespace {api.namespace}"
 
     def render() -> str:
-        chart = find_chart(found[0].spec.kind)
-        texts.append(template(found[0], chart=chart, namespace=apis[0].namespace if apis else namespace or "default"))
-        return f"{chart} renders it"
+        texts.append(template(found[0], namespace=apis[0].namespace if apis else namespace or "default"))
+        return f"chart {found[0].spec.kind} renders it"
 
     if experiment is not None:
         checks.append(checked("spec", read))

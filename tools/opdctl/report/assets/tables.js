@@ -2,7 +2,7 @@
 // A click on a head sorts a table, and a button copies it as CSV. A click on a token shows its words: a phone has no pointer.
 
 (() => {
-  const UNITS = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, min: 60, h: 3600, d: 86400 };
+  const UNITS = { min: 60, h: 3600, d: 86400 };
   const words = (cell) => cell.innerText.trim();
 
   function number(text) {
