@@ -14,7 +14,7 @@ from opdctl.chart.values import Experiment
 from opdctl.commands.render import Name, Sets, Site, experiments_of
 from opdctl.console import EXIT_FAILURE, EXIT_OK, Context, Namespace, Output, note, print_json
 from opdctl.doctor import MISSING, WARNING, Check, check_cluster, checked
-from opdctl.kube.client import KubeApi, connect, is_configured
+from opdctl.kube.client import KubeApi, connect, kubeconfigs
 from opdctl.runs.find import open_place, readable
 
 File = Annotated[Path | None, typer.Argument(metavar="EXP.yaml", help="Experiment file.")]
@@ -55,7 +55,7 @@ def doctor(
         checks.append(checked("spec", read))
     if found and (at := address_of(dump_spec(found[0].spec))) is not None:
         checks.append(check_store(at))
-    if namespace is None and context is None and not is_configured():
+    if namespace is None and context is None and not kubeconfigs():
         note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")
     else:
         checks.append(checked("cluster", reach))

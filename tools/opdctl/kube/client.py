@@ -156,7 +156,7 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     Args:
         namespace: the context's own by default, else `default`.
     """
-    if not is_configured():
+    if not (existing := kubeconfigs()):
         fix = "set KUBECONFIG, or put one at ~/.kube/config"
         raise ClusterError("no way to a cluster: there is no kubeconfig", fix=fix)
     import yaml
@@ -165,7 +165,7 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     configuration = client.Configuration()
     # The library would try an unreachable server three more times while a user waits.
     configuration.retries = 1
-    files = os.pathsep.join(map(str, kubeconfigs()))
+    files = os.pathsep.join(map(str, existing))
     try:
         config.load_kube_config(files, context=context, client_configuration=configuration)
         contexts, active = config.list_kube_config_contexts(files)
@@ -200,11 +200,6 @@ def wait_until(look: Callable[[], Found | str], *, pause: Callable[[], None]) ->
             note(found)
         noted = found
         pause()
-
-
-def is_configured() -> bool:
-    """Return whether there is a kubeconfig, without a request."""
-    return bool(kubeconfigs())
 
 
 def kubeconfigs() -> list[Path]:

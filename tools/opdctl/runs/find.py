@@ -14,7 +14,7 @@ from opd.store.access import URL_FIX, URL_RULE, StoreAddress, address_of, is_usa
 from opd.store.base import RetryPolicy, Store
 from opd.store.remote import open_store
 from opdctl.console import ToolError, usage_error
-from opdctl.kube.client import ClusterError, KubeApi, connect, is_configured
+from opdctl.kube.client import ClusterError, KubeApi, connect, kubeconfigs
 from opdctl.kube.rayjob import ClusterRun, experiments, look
 
 STORE_VARIABLE = "OPDCTL_STORE"
@@ -76,7 +76,7 @@ class Finder:
         self.store, self.namespace, self.context = store, namespace, context
         self.shell_store = os.environ.get(STORE_VARIABLE) or None
         self.is_named = namespace is not None or context is not None
-        self.has_cluster = self.is_named or (store is None and is_configured())
+        self.has_cluster = self.is_named or (store is None and bool(kubeconfigs()))
         self.asks_for_stores = store is None and (self.is_named or (self.has_cluster and not self.shell_store))
         self._roots: dict[str, Store] = {}
 
