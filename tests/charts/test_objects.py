@@ -1,4 +1,4 @@
-"""The small objects: the experiment as the trainer gets it, labels, notes, metrics and the helm test."""
+"""The small objects: the experiment as the trainer gets it, labels and notes."""
 
 import json
 import shutil
