@@ -135,7 +135,3 @@ convert: {cpu: 4, gib: 62, cpuOfRank: 0, gibOfRank: 0}
 {{- define "opd.claim" -}}
 {{ .Values.cluster.checkpoints.claim | default (printf "%s-checkpoints" (include "opd.run" .)) }}
 {{- end -}}
-
-{{- define "opd.account" -}}
-{{ .Values.cluster.serviceAccount.name | default (include "opd.run" .) }}
-{{- end -}}

@@ -32,7 +32,7 @@ imagePullSecrets:
   - name: {{ . | quote }}
   {{- end }}
 {{- end }}
-{{- $fields := merge (deepCopy (index . 1)) (dict "serviceAccountName" (include "opd.account" (index . 0))) }}
+{{- $fields := merge (deepCopy (index . 1)) (dict "serviceAccountName" ($cluster.serviceAccount.name | default (include "opd.run" (index . 0)))) }}
 {{- $ours := list "requests" "limits" "labels" "annotations" "podSpec" "image" "objectStoreGib" "shmGib" "cpus" "ranks" "onGpu" }}
 {{- range $key, $value := $fields }}
 {{- if and $value (not (has $key $ours)) }}
@@ -55,12 +55,6 @@ runAsNonRoot: true
 allowPrivilegeEscalation: false
 capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
-{{- /* A container that only waits, reads or fetches: it writes nowhere but to its volumes. */ -}}
-{{- define "opd.sideContainer" -}}
-{{ include "opd.container" . }}
-  readOnlyRootFilesystem: true
 {{- end -}}
 
 {{- /* Variables that the experiment sets in every process, as JSON: `env` and the store's server. With a proxy NO_PROXY holds
@@ -119,16 +113,6 @@ envFrom:
      (row a3). Helm without a cluster renders the same twice, as Argo CD demands: there a changed file is another installation. */ -}}
 {{- define "opd.install" -}}
 {{- if lookup "v1" "ConfigMap" .Release.Namespace "kube-root-ca.crt" }}{{ uuidv4 }}{{ else }}{{ printf "%s %s" (include "opd.experiment" .) .Values.cluster.image.ref | sha256sum }}{{ end -}}
-{{- end -}}
-
-{{- /* The variables of a container that talks to the run's own pods alone: no proxy may come between (row a4). */ -}}
-{{- define "opd.sideEnv" -}}
-env:
-  {{- $env := dict "HOME" "/home/opd" "NVIDIA_VISIBLE_DEVICES" "void" }}
-  {{- $env = omit (merge (include "opd.experimentEnv" . | fromJson) $env) "HTTP_PROXY" "HTTPS_PROXY" "http_proxy" "https_proxy" }}
-  {{- range $name, $value := $env }}
-  - {name: {{ $name }}, value: {{ $value | quote }}}
-  {{- end }}
 {{- end -}}
 
 {{- /* (list $ group claim): the volumes of Ray pods; without a claim the run's volume is an empty folder. KubeRay would make
