@@ -40,7 +40,6 @@ EVERYTHING = {
         "secrets": {"huggingFace": {"secret": "h", "key": "t"}, "store": "s"},
         "auth": {"secret": "ray-token"},
         "networkPolicy": {"metricsNamespace": "monitoring"},
-        "podMonitor": {"enabled": True},
         "extraEnv": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "envFrom": [{"configMapRef": {"name": "c"}}],
         "extraVolumes": [{"name": "x", "emptyDir": {}}],

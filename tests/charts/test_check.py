@@ -1,7 +1,7 @@
 """The pre-install check: a pod without GPUs that reads the file and its inputs before a RayJob exists."""
 
 import pytest
-from tests.charts.helm import IMAGE, RUN, containers, env_of, mounts, objects, one, pod_templates, pods, volumes
+from tests.charts.helm import IMAGE, RUN, containers, env_of, mounts, objects, one, pods, volumes
 
 from opd.experiment import FILE_KINDS, load_text
 from opd.experiment.cluster import load_cluster
@@ -46,11 +46,9 @@ def test_it_is_the_runs_account_in_the_cloud(key):
     trees = objects("opd", {"cluster": {"serviceAccount": {"annotations": {key: "x"}}}})
     for name in (RUN, f"{RUN}-check"):
         assert one(trees, "ServiceAccount", name)["metadata"]["annotations"][key] == "x"
-    existing = objects("opd", {"cluster": {"serviceAccount": {"name": "team", "identity": "azure"}}})
+    existing = objects("opd", {"cluster": {"serviceAccount": {"name": "team"}}})
     assert hooks(existing).keys() == {"Job", "NetworkPolicy"}
     assert one(existing, "Job")["spec"]["template"]["spec"]["serviceAccountName"] == "team"
-    labels = {role: pod["metadata"]["labels"] for role, pod in pod_templates(existing)}
-    assert {role for role in labels if "azure.workload.identity/use" in labels[role]} == {"head", "worker", "check"}
 
 
 def test_it_goes_where_the_submitter_goes_with_the_submitters_image():

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.cluster
 
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
-          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Job": "jobs", "Service": "services",
-          "PodDisruptionBudget": "poddisruptionbudgets", "Role": "roles", "RoleBinding": "rolebindings"}  # fmt: skip
+          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "Job": "jobs", "Service": "services",
+          "PodDisruptionBudget": "poddisruptionbudgets"}  # fmt: skip
 NAMESPACED = ("Role", "RoleBinding", "NetworkPolicy")
 
 
@@ -106,7 +106,7 @@ def test_every_component_is_picked_by_uncommenting_its_line_and_lands_in_the_nam
     folder = picked("quota", "claims", "kueue", "monitoring")
     (tmp_path / "all.yaml").write_text(kustomize(folder))
     added = [tree for tree in parsed((tmp_path / "all.yaml").read_text()) if tree not in built()]
-    assert {tree["kind"] for tree in added} == {"ResourceQuota", "PersistentVolumeClaim", "ResourceFlavor", "ClusterQueue", "LocalQueue", "PrometheusRule", "ConfigMap"}  # fmt: skip
+    assert {tree["kind"] for tree in added} == {"ResourceQuota", "PersistentVolumeClaim", "ResourceFlavor", "ClusterQueue", "LocalQueue", "PodMonitor", "PrometheusRule", "ConfigMap"}  # fmt: skip
     for tree in added:
         is_in_namespace = tree["kind"] not in ("ResourceFlavor", "ClusterQueue")
         assert tree["metadata"].get("namespace") == ("opd" if is_in_namespace else None), tree["kind"]
@@ -117,7 +117,7 @@ def test_every_claim_that_an_example_mounts_is_in_the_component(picked):
     for path in (*EXPERIMENTS.values(), *SWEEPS.values(), *SITES.values()):
         cluster = yaml.safe_load(path.read_text()).get("cluster", {})
         named = {mount["claim"] for mount in cluster.get("mounts", ())}
-        named |= {cluster[key]["claim"] for key in ("cache", "toolDatabase") if "claim" in cluster.get(key, {})}
+        named |= {cluster["cache"]["claim"]} if "claim" in cluster.get("cache", {}) else set()
         assert named <= have, path.name
 
 

@@ -46,22 +46,6 @@ def test_names_are_resolved_by_the_clusters_dns_alone(role):
         assert not any(seen.allows(role, other, 53, protocol) for protocol in ("UDP", "TCP"))
 
 
-CREDENTIALS = {
-    "gke": ("iam.gke.io/gcp-service-account", {("169.254.169.254/32", 80), ("169.254.169.252/32", 988)}),
-    "eks-pod-identity": ("", {("169.254.170.23/32", 80), ("fd00:ec2::23/128", 80)}),
-    "azure": ("azure.workload.identity/client-id", set()),
-}
-
-
-def opened(**account):
-    """The link-local addresses and ports that Ray pods may ask."""
-    return {
-        pair
-        for pair in named({"cluster": {"serviceAccount": account}})
-        if pair[0].startswith(("169.254.16", "169.254.170", "fd00"))
-    }
-
-
 def named(*layers):
     """Every address and port of the ways out of Ray pods."""
     policy = one(objects("opd", *layers), "NetworkPolicy", RUN)["spec"]
@@ -69,15 +53,6 @@ def named(*layers):
         (peer["ipBlock"]["cidr"], port["port"])
         for rule in policy["egress"] for peer in rule["to"] if "ipBlock" in peer for port in rule.get("ports", [])
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", CREDENTIALS)
-def test_the_address_of_workload_identity_is_open_where_an_identity_is_named(kind):
-    annotation, addresses = CREDENTIALS[kind]
-    assert addresses <= opened(name="trainer", identity=kind)
-    if annotation:
-        assert addresses <= opened(annotations={annotation: "x"})
-    assert opened() == opened(annotations={"eks.amazonaws.com/role-arn": "arn"}) == set()
 
 
 NAMING = {
@@ -122,9 +97,9 @@ def ways(**policy):
     return {"cluster": {"networkPolicy": policy}}
 
 
-GKE = {"cluster": {"serviceAccount": {"identity": "gke"}}}
 OVER_HTTP = {"store": {"url": "s3://runs/opd", "endpoint": "http://minio.example"}}
 OFFICE = ways(egress=[{"cidr": "10.1.0.0/16", "ports": [9000]}])
+METADATA = ways(egress=[{"cidr": "169.254.169.254/32", "ports": [80, 8080]}])
 MINIO = ways(egress=[{"namespace": "minio", "podLabels": {"app": "minio"}, "ports": [9000]}])
 WAYS = [
     (ways(metricsNamespace="monitoring"), "prometheus", "worker", {8080}),
@@ -133,8 +108,8 @@ WAYS = [
     (OFFICE, "worker", "internet", set()),
     (MINIO, "worker", "minio", {9000}),
     (MINIO, "worker", "data-foundation", set()),
-    (GKE, "worker", "metadata", {80, 8080}),
-    (GKE, "submitter", "metadata", set()),
+    (METADATA, "worker", "metadata", {80, 8080}),
+    (METADATA, "submitter", "metadata", set()),
     (OVER_HTTP, "worker", "internet", {80, 443}),
     # No way out to any address leads to the node's credentials.
     (OVER_HTTP, "worker", "metadata", set()),

@@ -1,4 +1,4 @@
-"""The small objects: the experiment as the trainer gets it, labels, notes, metrics and the helm test."""
+"""The small objects: the experiment as the trainer gets it, labels and notes."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def test_the_charts_own_part_is_kept_from_the_trainer(kind):
 
 @pytest.mark.parametrize("kind", ["opd", "convert"])
 def test_every_object_says_which_run_and_experiment_it_belongs_to(kind):
-    values = {"labels": {"team": "a", "opd/run-id": "other"}, "podMonitor": {"enabled": True}}
+    values = {"labels": {"team": "a", "opd/run-id": "other"}}
     wanted = {
         "opd/run-id": RUN,
         "opd/experiment": "math-3",

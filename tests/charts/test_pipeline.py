@@ -52,13 +52,6 @@ def test_each_stage_has_its_own_run_at_weights_and_biases():
     assert "WANDB_RUN_ID" not in env_of(head(rayjob("pipeline", tree, experiment="")))
 
 
-def test_the_tools_data_are_where_each_stage_reads_them():
-    agents = {name: {**OPD, "kind": "opd-agent", "agent": {"database_dir": f"/{name}"}} for name in ("b", "a")}
-    database = {"cluster": {"toolDatabase": {"claim": "db"}}}
-    found = worker(rayjob("pipeline", pipeline(**agents), database, experiment=""))
-    assert [item["mountPath"] for item in found["volumeMounts"] if item["name"] == "tool-database"] == ["/a", "/b"]
-
-
 @pytest.mark.parametrize("change", [{"actor": {"learning_rat": 1}}, {"kind": "dpo"}, {"seed": "1"}], ids=str)
 def test_a_stage_has_the_keys_of_its_kind(change):
     assert "/stages/a" in refusal("pipeline", pipeline(a={**OPD, **change}), experiment="")

@@ -9,14 +9,12 @@ from opd.pods.stop import DEFAULT_ROOT
 from opd.store.access import STORE_VARIABLES
 
 NAME = "opd-qwen3-8b-to-1.7b"
-# With an init container.
-FETCH = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/db.tar.gz", "sha256": "0" * 64}}}
 ALLOWED = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI"}
 
 
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_pod_meets_pod_security_restricted_and_asks_for_what_it_uses(kind):
-    trees = objects(kind, {"opd-agent": FETCH, "opd": SERVE}.get(kind, {}))
+    trees = objects(kind, SERVE if kind == "opd" else {})
     pods_of = dict(pod_templates(trees))
     more = {"convert": set(), "opd": {"worker", "teacher"}}.get(kind, {"worker"})
     assert set(pods_of) == {"head", "submitter", "check"} | more
@@ -105,7 +103,7 @@ def test_env_and_the_stores_server_are_in_every_container():
     told = {"endpoint": "https://minio.example:9000", "region": "eu-1", "addressing": "virtual"}
     values = {"env": {"NCCL_DEBUG": "INFO"}, "store": {"url": "s3://runs/opd", **told}}
     expected = {"NCCL_DEBUG": "INFO", **{STORE_VARIABLES[key][0]: value for key, value in told.items()}}
-    for pod in pods("opd-agent", values, FETCH, experiment="opd-agent-quickstart").values():
+    for pod in pods("opd-agent", values, experiment="opd-agent-quickstart").values():
         for container in containers(pod):
             assert expected.items() <= env_of(container).items(), container["name"]
 
@@ -144,9 +142,6 @@ def test_the_programs_in_pods_know_the_default_folder_of_runs():
 
 SPOT = [{"key": "spot", "operator": "Exists", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
 SIDE = {"name": "side", "image": "x@sha256:" + "0" * 64}
-ZONES = [
-    {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": rule} for rule in ("ScheduleAnyway", "DoNotSchedule")
-]
 
 
 def merged(pod_spec, **group):
@@ -168,26 +163,17 @@ def test_maps_merge_and_containers_merge_by_name():
     assert side["securityContext"] == ours["securityContext"], "an added container is as restricted as ours"
 
 
-@pytest.mark.parametrize(
-    ("key", "ours", "theirs"),
-    [("tolerations", SPOT, []), ("tolerations", [], SPOT), ("tolerations", SPOT[:1], SPOT[1:]),
-     ("topologySpreadConstraints", ZONES[:1], ZONES[1:])],
-)  # fmt: skip
-def test_items_without_a_name_are_added(key, ours, theirs):
-    assert merged({key: theirs} if theirs else {}, **{key: ours})[key] == [*ours, *theirs]
+@pytest.mark.parametrize(("ours", "theirs"), [(SPOT, []), ([], SPOT), (SPOT[:1], SPOT[1:])])
+def test_items_without_a_name_are_added(ours, theirs):
+    assert merged({"tolerations": theirs} if theirs else {}, tolerations=ours)["tolerations"] == [*ours, *theirs]
 
 
-def test_a_spread_is_known_by_its_key_and_its_rule():
-    key, own = "topologySpreadConstraints", {**ZONES[0], "maxSkew": 5}
-    assert merged({key: [own]}, **{key: ZONES})[key] == [own, ZONES[1]]
-
-
-def test_a_volume_is_replaced_whole_and_a_port_is_known_by_number_and_protocol():
+def test_a_volume_is_replaced_whole_and_a_mount_is_known_by_its_path():
     volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
-    ports = [{"name": "nccl", "containerPort": 8080}, {"name": "x", "containerPort": 8080, "protocol": "UDP"}]
-    spec = merged({"volumes": [volume], "containers": [{"name": "ray-worker", "ports": ports}]})
+    mount = {"name": "scratch", "mountPath": "/tmp", "readOnly": True}
+    spec = merged({"volumes": [volume], "containers": [{"name": "ray-worker", "volumeMounts": [mount]}]})
     assert [item for item in spec["volumes"] if item["name"] == "scratch"] == [volume]
-    assert spec["containers"][0]["ports"] == ports
+    assert [item for item in spec["containers"][0]["volumeMounts"] if item["name"] == "scratch"] == [mount]
 
 
 def test_null_drops_a_field():

@@ -155,6 +155,7 @@ def test_a_teacher_is_served_by_a_group_of_its_own_at_the_address_that_the_train
     assert server["resources"]["requests"] == asked
     assert pod["spec"]["nodeSelector"] == h200, "another type than the workers'"
     assert pod["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] == "true", "KubeRay keeps the command"
+    assert not {"lifecycle", "ports"} & server.keys(), "neither Ray nor a save is in it"
     words = "vllm serve /models/t --served-model-name /models/t --host 0.0.0.0 --port 8000 --max-logprobs=-1 --api-server-count 8"
     words += f" --tensor-parallel-size {asked['nvidia.com/gpu']} --revision 1 --dtype float16"
     assert server["command"] + server["args"] == [*words.split(), *serve.get("args", [])]

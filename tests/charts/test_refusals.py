@@ -87,8 +87,8 @@ def test_helm_lint_of_a_chart_alone_passes_and_says_what_to_give(kind):
 
 
 def test_a_null_unsets_what_a_site_file_gives():
-    site = {"store": {"url": "s3://b/x", "endpoint": "http://minio:9000"}, "cluster": {"gpu": {"type": "A"}, "toolDatabase": {"claim": "c"}}}  # fmt: skip
-    unset = {"store": {"endpoint": None}, "cluster": {"gpu": {"type": None}, "toolDatabase": None, "queue": None}}
+    site = {"store": {"url": "s3://b/x", "endpoint": "http://minio:9000"}, "cluster": {"gpu": {"type": "A"}}}
+    unset = {"store": {"endpoint": None}, "cluster": {"gpu": {"type": None}, "queue": None}}
     trees = objects("opd", MINIMAL["opd"], {"trainer": {"gpus_per_node": 8}}, site, unset, experiment="", name=RUN)
     assert "endpoint" not in one(trees, "ConfigMap")["data"]["exp.json"]
     assert "nodeSelector" not in str(one(trees, "RayJob"))

@@ -12,7 +12,7 @@ from opd.experiment import SpecError, load_spec
 from opdctl.chart.values import load_experiments
 
 # Keys of `cluster` that differ from one cluster to the next, for every run.
-OF_A_CLUSTER = ("image", "secrets", "gpu", "rdma", "queue", "cache", "extraEnv", "podMonitor", "serviceAccount")
+OF_A_CLUSTER = ("image", "secrets", "gpu", "rdma", "queue", "cache", "extraEnv", "serviceAccount")
 PLACEMENT = ("nodeSelector", "tolerations", "affinity", "priorityClassName")
 
 

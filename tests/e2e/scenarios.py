@@ -169,7 +169,10 @@ def kinds(scene: Scene) -> None:
     whole(grpo, last_step=3)
 
     _stage_database(scene)
-    database = ("agent.database_dir=/databases/travel", "cluster.toolDatabase.claim=travel-database")
+    database = (
+        "agent.database_dir=/databases/travel",
+        "cluster.mounts=[{claim: travel-database, path: /databases/travel}]",
+    )
     files = ("worker.yaml", "opd-agent.yaml")
     agent = _submit(scene, "opd-agent", EXPERIMENTS / "opd-agent-quickstart.yaml", *files, sets=database)
     whole(agent, last_step=2)
@@ -177,7 +180,7 @@ def kinds(scene: Scene) -> None:
         (role_of(pod), volume["persistentVolumeClaim"]["claimName"])
         for pod in agent.changes("pods")
         for volume in pod["spec"]["volumes"]
-        if volume["name"] == "tool-database"
+        if volume["name"] == "mount-0"
     }
     wanted = {("head", "travel-database"), ("worker", "travel-database")}
     scene.promise("opd-agent: head and worker mount the claim with the tool database", wanted <= claims, claims)

@@ -46,11 +46,6 @@ RULES = [
     ("convert", {"head": {"shmGib": 17, "limits": {"memory": "16Gi"}}}, {}, "cluster.head.shmGib", "which is 16Gi"),
     ("opd", {"checkpoints": {"accessMode": "ReadWriteOnce"}}, {"trainer.nnodes": 2}, "cluster.checkpoints.accessMode",
      "trainer.nnodes is 2"),
-    ("opd-agent", {"toolDatabase": {"claim": "c", "url": "https://x/d.tar", "sha256": "0" * 64}},
-     {"agent.database_dir": "/d"}, "cluster.toolDatabase.url", "from one place"),
-    ("opd-agent", {"toolDatabase": {"url": "https://x/d.tar"}}, {"agent.database_dir": "/d"},
-     "cluster.toolDatabase.sha256", "belong together"),
-    ("opd-agent", {"toolDatabase": {"claim": "c"}}, {}, "agent.database_dir", "absolute path"),
 ]
 # fmt: on
 

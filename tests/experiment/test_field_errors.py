@@ -56,7 +56,7 @@ def test_a_value_of_the_spec_is_answered_by_what_to_write_instead(line, path, fi
          "write `huggingFace: {secret: hf-token}`"),
         ({"image": {"pullSecrets": "registry"}}, "image.pullSecrets", "write `pullSecrets: [registry]`"),
         ({"mounts": [{"claim": "a", "path": "data"}]}, "mounts.0.path", "did you mean /data?"),
-        ({"podMonitor": {"interval": "often"}}, "podMonitor.interval", 'write one like "30s"'),
+        ({"checkpoints": {"size": "much"}}, "checkpoints.size", 'write one like "500Gi"'),
         ({"head": "x"}, "head", "set its keys one by one: cluster.head.requests, "),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The keys as `opdctl init --keys` shows them."""
+"""The keys as `opdctl keys` shows them."""
 
 import pytest
 

@@ -8,8 +8,6 @@ from tests.minimal import MINIMAL
 from opd.experiment import FILE_KINDS
 
 WORKERS = {"cluster": {"gpu": {"type": "NVIDIA-H200"}, "rdma": {"enabled": True, "ipcLock": True}}}
-NO_MONITOR = {"cluster": {"podMonitor": {"enabled": False}}}  # its CRD is the Prometheus operator's
-DATABASE = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/x", "sha256": "0" * 64}}}
 
 
 def cases():
@@ -21,8 +19,8 @@ def cases():
             values = yaml.safe_load(path.read_text())  # over the experiment, which has no key in common with a site
             yield f"{name}-{site}", (kind_of(name), IMAGE, values), {"experiment": name}
     for kind in FILE_KINDS:
-        layers = [MINIMAL[kind], *([] if kind in ("convert", "pipeline") else [SIZES]), EVERYTHING, NO_MONITOR]
-        layers += [WORKERS] * (kind != "convert") + [DATABASE] * (kind == "opd-agent") + [SERVE] * (kind == "opd")
+        layers = [MINIMAL[kind], *([] if kind in ("convert", "pipeline") else [SIZES]), EVERYTHING]
+        layers += [WORKERS] * (kind != "convert") + [SERVE] * (kind == "opd")
         yield f"{kind}-everything", (kind, IMAGE, *layers), {"experiment": ""}
 
 

@@ -49,8 +49,7 @@ def manifests(folder: Path) -> None:
         patch.setenv(helm.HELM_VARIABLE, str(find("helm")))
         for kind in RENDERED:
             found[kind].pop("hub", False)
-            chart = helm.find_chart(kind)
-            text = helm.template(_load(found[kind]), chart=chart, namespace="opd")
+            text = helm.template(_load(found[kind]), namespace="opd")
             for mark, broken in _BREAKS:
                 text = text.replace(mark, broken)
             _write(folder, kind, text.splitlines())

@@ -51,7 +51,7 @@ CALLS = [
     *(("", f"{command} --store {store}") for store in STORES
       for command in ("status r", "logs r", "list", "compare a b", "report r")),
     *(("", f"render @/exp.yaml --set cluster.image.ref={DIGEST} --set {text}") for text in SETS),
-    *(("", words) for words in ("nonsense", "logs r --tail 0", "compare a", "init --keys opd.los_type")),
+    *(("", words) for words in ("nonsense", "logs r --tail 0", "compare a", "keys opd.los_type")),
 ]  # fmt: skip
 
 

@@ -23,11 +23,7 @@ def helm() -> dict[str, str]:
 
 def test_what_is_there_is_reported_as_ok(inside: Callable) -> None:
     done = inside("doctor", EXPERIMENT, *IMAGE, **helm())
-    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("ok ")] == [
-        "spec",
-        "image",
-        "chart",
-    ]
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("ok ")] == ["spec", "chart"]
     assert "MISSING" not in done.stdout
     assert "no kubeconfig" in done.stderr
 
@@ -46,7 +42,7 @@ def test_without_a_cluster_nothing_is_ok_that_the_chart_refuses(inside: Callable
     words = ("doctor", EXPERIMENT)
     done = inside(*words, **helm())
     assert done.returncode == 1
-    assert "MISSING     image     cluster.image.ref is not set: the chart rejects the file" in done.stdout
+    assert "cluster.image.ref" in done.stdout.partition("MISSING     chart ")[2]
     (tmp_path / "more.yaml").write_text("cluster: {queue: {manager: kueue, name: team}}")
     words = (*words, *IMAGE, "--site", "more.yaml")
     done = inside(*words, **helm())

@@ -131,7 +131,9 @@ def test_the_chart_refuses_the_wrong_value_that_the_start_refuses(experiment):
 @pytest.mark.helm
 def test_the_tool_database_is_a_volume_at_database_dir_on_every_ray_pod(experiment):
     agent = EXPERIMENT.replace("kind: opd", "kind: opd-agent\nagent: {database_dir: /databases/travel}")
-    (experiment.parent / "agent.yaml").write_text(agent + "  toolDatabase: {claim: travel-database}\n")
+    (experiment.parent / "agent.yaml").write_text(
+        agent + "  mounts: [{claim: travel-database, path: /databases/travel}]\n"
+    )
     done = run(helm("template", "opd-run", ROOT / "charts/opd-agent", "-f", experiment.parent / "agent.yaml"))
     assert done.returncode == 0, done.stderr
     [job] = [tree for tree in yaml.safe_load_all(done.stdout) if tree and tree["kind"] == "RayJob"]

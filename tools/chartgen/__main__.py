@@ -18,7 +18,7 @@ from opd.experiment.tree import section_of
 WIDTH = 130
 FOLDER = Path(__file__).resolve().parents[2] / "charts" / "opd-lib"
 HEADER = """\
-# Values of every chart. An experiment file is a values file: its keys, which `opdctl init --keys` describes, and `cluster`.
+# Values of every chart. An experiment file is a values file: its keys, which `opdctl keys` describes, and `cluster`.
 # Generated from opd.experiment by `make schema`. A key in a comment has no default.
 env: {}
 cluster:

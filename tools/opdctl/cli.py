@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from opdctl.console import EXIT_OK, EXIT_USAGE, ToolError, run_guarded, usage_error
+from opdctl.console import EXIT_OK, EXIT_USAGE, run_guarded, usage_error
 
 USAGE = "Usage: opdctl COMMAND ...   (opdctl COMMAND --help, opdctl --version, opdctl --install-completion)\n"
 EPILOG = """A RUN is its name (in a namespace or below --store), or the path or URL of its directory.
@@ -18,7 +18,7 @@ Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted.
 """
 # Commands by the groups of `opdctl --help`; each is a function of its own name in a module of its own name.
 GROUPS = {
-    "Start": ("init", "render", "doctor", "submit"),
+    "Start": ("keys", "render", "doctor", "submit"),
     "Watch": ("list", "status", "logs"),
     "End": ("cancel", "delete"),
     "Results": ("collect", "compare", "report"),
@@ -102,8 +102,6 @@ def _invoke(arguments: list[str]) -> int:
     """Run one command and return its exit code; without words print the help and return 2."""
     try:
         code = app(args=arguments or ["--help"], prog_name="opdctl", standalone_mode=False)
-    except typer.Abort as error:
-        raise ToolError("not confirmed: nothing was done") from error
     except _UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "opdctl"
         message = " ".join(error.format_message().split())
@@ -111,7 +109,3 @@ def _invoke(arguments: list[str]) -> int:
     if not arguments:
         return EXIT_USAGE
     return code if isinstance(code, int) else EXIT_OK
-
-
-if __name__ == "__main__":
-    main()

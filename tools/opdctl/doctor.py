@@ -3,11 +3,12 @@
 A check that may not read does not stop the others.
 """
 
+import json
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from opd.errors import StoreError, StoreUnavailable
 from opd.experiment import SpecError
 from opdctl.console import ToolError
 from opdctl.kube.client import CLASSES, DEFAULT_CLASS, HTTP_FORBIDDEN, ClusterError, KubeApi
@@ -23,6 +24,11 @@ INSTALL_KUBERAY = (
     f"an admin installs the operator, {MIN_KUBERAY} or newer: helm install kuberay-operator kuberay/kuberay-operator "
     "--version 1.6.1 -n kuberay-system --create-namespace -f manifests/cluster/operator-values.yaml"
 )
+FORWARD = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in this shell; a server inside the cluster is reached by a forwarded "
+    "port and AWS_ENDPOINT_URL"
+)
+MEND_STORE = "check the URL, the credentials in the environment and that the bucket exists"
 _MAKE = {
     CLAIMS: "apply manifests/cluster with components/claims (manifests/stage.yaml fills it), or correct the name",
     QUEUES: "correct cluster.queue.name, or an admin installs Kueue and makes it: manifests/cluster/components/kueue",
@@ -30,8 +36,8 @@ _MAKE = {
 # (verb, group, resource, subresource) of submit, status, logs and cancel.
 RIGHTS = (
     ("create", "ray.io", "rayjobs", ""), ("delete", "ray.io", "rayjobs", ""), ("create", "", "configmaps", ""),
-    ("create", "", "secrets", ""), ("list", "", "pods", ""), ("get", "", "pods", "log"), ("list", "", "events", ""),
-    ("create", "batch", "jobs", ""),
+    ("create", "", "secrets", ""), ("create", "", "services", ""), ("create", "batch", "jobs", ""),
+    ("list", "", "pods", ""), ("get", "", "pods", "log"), ("list", "", "events", ""),
 )  # fmt: skip
 OK, WARNING, UNSEEN, MISSING = "ok", "warning", "not checked", "MISSING"
 
@@ -54,6 +60,10 @@ def checked(name: str, look: Callable[[], str]) -> Check:
     """Return the outcome of a check that returns what it found, or raises with the fix of what is missing."""
     try:
         return Check(name, OK, look())
+    except StoreError as error:
+        if isinstance(error, StoreUnavailable) or "credentials" in str(error):
+            return Check(name, UNSEEN, f"not from this shell: {error}", FORWARD)
+        return Check(name, MISSING, str(error), MEND_STORE)
     except (ToolError, SpecError) as error:
         if isinstance(error, ClusterError) and error.status == HTTP_FORBIDDEN:
             return Check(name, UNSEEN, str(error), SEES)
@@ -62,13 +72,9 @@ def checked(name: str, look: Callable[[], str]) -> Check:
 
 def check_cluster(api: KubeApi, text: str) -> list[Check]:
     """Make every check of a cluster; `text` is a rendered chart, empty without an experiment that the chart takes."""
-    where = f"namespace {api.namespace}"
-    out = [checked("cluster", lambda: f"Kubernetes {api.get('/version')['gitVersion']}, {where}")]
-    if out[0].state != OK:
-        return out
     looks = (("kuberay", find_kuberay), ("namespace", find_namespace), ("rights", find_rights))
-    out += [checked(name, partial(look, api)) for name, look in looks]
-    if not text or out[2].state == MISSING:
+    out = [checked(name, partial(look, api)) for name, look in looks]
+    if not text or out[1].state == MISSING:
         return out
     rendered = Rendered(text)
     try:
@@ -87,10 +93,7 @@ def find_kuberay(api: KubeApi) -> str:
     crd = api.find(CRD_PATH)
     if crd is None:
         raise ToolError("there is no CRD rayjobs.ray.io: KubeRay is not installed", fix=INSTALL_KUBERAY)
-    tree: Any = next((item for item in crd["spec"]["versions"] if item["name"] == "v1"), {})
-    for key in ("schema", "openAPIV3Schema", "properties", "spec", "properties"):
-        tree = tree.get(key, {})
-    if NEWEST_FIELD not in tree:
+    if NEWEST_FIELD not in json.dumps(crd):
         text = f"the CRD rayjobs.ray.io has no field {NEWEST_FIELD}: older than {MIN_KUBERAY}"
         fix = f"an admin replaces the CRDs by KubeRay's of {MIN_KUBERAY} or newer with `kubectl replace`"
         raise ToolError(text, fix=fix)
@@ -149,17 +152,11 @@ def find_object(api: KubeApi, resource: str, name: str, keys: Set[str]) -> str:
     """Check that a named object exists, with the keys that the pods read; values are never read."""
     shown, tree = f"{_singular(resource)} {name}", api.find(api.path(resource, name))
     if tree is None:
-        kind = (
-            "secret docker-registry"
-            if PULL_KEY in keys
-            else "secret generic"
-            if resource == SECRETS
-            else _singular(resource)
+        form = {SECRETS: " docker-registry" if PULL_KEY in keys else " generic"}.get(resource, "")
+        make = (
+            f"kubectl create {_singular(resource)}{form} {name} -n {api.namespace} ...   # README.md has the arguments"
         )
-        fix = _MAKE.get(
-            resource, f"kubectl create {kind} {name} -n {api.namespace} ...   # README.md has the arguments"
-        )
-        raise ToolError(f"{shown} is not in namespace {api.namespace}", fix=fix)
+        raise ToolError(f"{shown} is not in namespace {api.namespace}", fix=_MAKE.get(resource, make))
     held = {**(tree.get("data") or {}), **(tree.get("stringData") or {})}
     if missing := sorted(keys - held.keys()):
         fix = f"add it (kubectl edit {shown} -n {api.namespace}), or name a key that it has"

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from opd.errors import StoreError
@@ -12,7 +11,7 @@ from opd.runs.identity import RUN_FILE, describe_changes, is_unused
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.store.access import address_of
 from opd.store.base import Store
-from opdctl.chart.helm import find_chart, install, release_status, template, uninstall
+from opdctl.chart.helm import install, release_status, template, uninstall
 from opdctl.chart.values import Experiment
 from opdctl.console import EXIT_USAGE, ToolError, note
 from opdctl.doctor import MISSING, check_named
@@ -126,7 +125,7 @@ def read_stored(store: Store) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One experiment and its chart.
+    """One experiment.
 
     Attributes:
         why: the reason why the run is resumed; empty for a new run.
@@ -134,7 +133,6 @@ class Order:
     """
 
     experiment: Experiment
-    chart: Path
     why: str
     store: Store | None
 
@@ -143,7 +141,7 @@ def prepare(api: KubeApi, experiments: Sequence[Experiment], *, is_retry: bool) 
     """Decide on each experiment, with `is_retry` also on runs that ended for good; nothing is changed yet."""
     unreadable: set[str] = set()
     orders = [_order(api, item, unreadable, is_retry=is_retry) for item in experiments]
-    runs = [Rendered(template(order.experiment, chart=order.chart, namespace=api.namespace)) for order in orders]
+    runs = [Rendered(template(item, namespace=api.namespace)) for item in experiments]
     # Pods wait for an object that does not exist; a check that may not read is left out.
     for check in check_named(api, runs):
         if check.state == MISSING:
@@ -162,7 +160,7 @@ def send(api: KubeApi, order: Order) -> None:
         wait_until_gone(api, run_id, timeout_s=TIMEOUT_S)
         if order.store is not None:
             order.store.delete(FATAL_FILE)
-    install(order.experiment, chart=order.chart, api=api)
+    install(order.experiment, api)
 
 
 def _order(api: KubeApi, item: Experiment, unreadable: set[str], *, is_retry: bool) -> Order:
@@ -178,7 +176,7 @@ def _order(api: KubeApi, item: Experiment, unreadable: set[str], *, is_retry: bo
             note(f"warning: the store cannot be read from here, so only the cluster shows taken names: {error}")
     name = Name(run_id=run_id, cluster=look(api, run_id), release=release_status(run_id, api), **stored)
     why = decide(name, item.spec, is_retry=is_retry)
-    return Order(experiment=item, chart=find_chart(item.spec.kind), why=why, store=store)
+    return Order(experiment=item, why=why, store=store)
 
 
 def _try(api: KubeApi, run_id: str, rendered: Rendered) -> None:

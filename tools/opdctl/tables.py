@@ -1,4 +1,4 @@
-"""Tables of plain columns, and numbers, sizes and times as texts."""
+"""Tables of plain columns, and numbers and times as texts."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -45,15 +45,6 @@ def percent(value: float | None) -> str:
 def with_error(value: float, error: float | None, *, sign: str = "") -> str:
     """Return `0.433 ± 0.071`; a dash where there is no error."""
     return f"{value:{sign}.4g} ± {NONE if error is None or error != error else f'{error:.2g}'}"
-
-
-def size(num_bytes: float) -> str:
-    """Return bytes as `1.5 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} TiB"
 
 
 def duration(seconds: float | None) -> str:

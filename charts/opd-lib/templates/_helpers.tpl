@@ -68,11 +68,11 @@ matchExpressions:
 {{- toJson $out -}}
 {{- end -}}
 
-{{- /* What the run, or a pipeline's largest stage, is: {workers, ranks, cuda, converts, databases} as JSON. */ -}}
+{{- /* What the run, or a pipeline's largest stage, is: {workers, ranks, cuda, converts} as JSON. */ -}}
 {{- define "opd.sizes" -}}
 {{- $runs := list -}}
 {{- range $name, $stage := .Values.stages -}}{{- if not $stage.skip -}}{{- $runs = append $runs $stage -}}{{- end -}}{{- end -}}
-{{- $out := dict "workers" 0 "ranks" 0 "cuda" false "databases" list -}}
+{{- $out := dict "workers" 0 "ranks" 0 "cuda" false -}}
 {{- $_ := set $out "converts" (or (eq .Values.kind "convert") (contains "${stages." (toJson $runs))) -}}
 {{- range eq .Values.kind "pipeline" | ternary $runs (list .Values) -}}
 {{- if eq .kind "convert" -}}{{- $_ := set $out "converts" true -}}{{- else -}}
@@ -84,7 +84,6 @@ matchExpressions:
 {{- $_ := set $out "workers" (max $out.workers ($trainer.nnodes | default 1)) -}}
 {{- $_ := set $out "ranks" (max $out.ranks ($trainer.gpus_per_node | default 1)) -}}
 {{- $_ := set $out "cuda" (or $out.cuda $cuda) -}}
-{{- with (.agent | default dict).database_dir -}}{{- $_ := set $out "databases" (append $out.databases . | uniq | sortAlpha) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $out -}}
@@ -136,29 +135,3 @@ convert: {cpu: 4, gib: 62, cpuOfRank: 0, gibOfRank: 0}
 {{- define "opd.claim" -}}
 {{ .Values.cluster.checkpoints.claim | default (printf "%s-checkpoints" (include "opd.run" .)) }}
 {{- end -}}
-
-{{- define "opd.account" -}}
-{{ .Values.cluster.serviceAccount.name | default (include "opd.run" .) }}
-{{- end -}}
-
-{{- /* What a kind of workload identity needs: the annotation that names it, labels of pods, addresses that give credentials. */ -}}
-{{- define "opd.identities" -}}
-gke:
-  annotation: iam.gke.io/gcp-service-account
-  egress: [{cidr: 169.254.169.254/32, ports: [80, 8080]}, {cidr: 169.254.169.252/32, ports: [987, 988]}]
-eks-pod-identity:
-  egress: [{cidr: 169.254.170.23/32, ports: [80]}, {cidr: "fd00:ec2::23/128", ports: [80]}]
-azure:
-  annotation: azure.workload.identity/client-id
-  podLabels: {azure.workload.identity/use: "true"}
-{{- end -}}
-
-{{- define "opd.identity" -}}
-{{- $account := .Values.cluster.serviceAccount -}}
-{{- $found := dict -}}
-{{- range $kind, $needed := include "opd.identities" . | fromYaml -}}
-{{- if or (eq $kind ($account.identity | default "")) (hasKey $account.annotations ($needed.annotation | default "")) -}}{{- $found = $needed -}}{{- end -}}
-{{- end -}}
-{{- toJson $found -}}
-{{- end -}}
-

@@ -32,7 +32,7 @@ imagePullSecrets:
   - name: {{ . | quote }}
   {{- end }}
 {{- end }}
-{{- $fields := merge (deepCopy (index . 1)) (dict "serviceAccountName" (include "opd.account" (index . 0))) }}
+{{- $fields := merge (deepCopy (index . 1)) (dict "serviceAccountName" ($cluster.serviceAccount.name | default (include "opd.run" (index . 0)))) }}
 {{- $ours := list "requests" "limits" "labels" "annotations" "podSpec" "image" "objectStoreGib" "shmGib" "cpus" "ranks" "onGpu" }}
 {{- range $key, $value := $fields }}
 {{- if and $value (not (has $key $ours)) }}
@@ -55,12 +55,6 @@ runAsNonRoot: true
 allowPrivilegeEscalation: false
 capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
-{{- /* A container that only waits, reads or fetches: it writes nowhere but to its volumes. */ -}}
-{{- define "opd.sideContainer" -}}
-{{ include "opd.container" . }}
-  readOnlyRootFilesystem: true
 {{- end -}}
 
 {{- /* Variables that the experiment sets in every process, as JSON: `env` and the store's server. With a proxy NO_PROXY holds
@@ -121,16 +115,6 @@ envFrom:
 {{- if lookup "v1" "ConfigMap" .Release.Namespace "kube-root-ca.crt" }}{{ uuidv4 }}{{ else }}{{ printf "%s %s" (include "opd.experiment" .) .Values.cluster.image.ref | sha256sum }}{{ end -}}
 {{- end -}}
 
-{{- /* The variables of a container that talks to the run's own pods alone: no proxy may come between (row a4). */ -}}
-{{- define "opd.sideEnv" -}}
-env:
-  {{- $env := dict "HOME" "/home/opd" "NVIDIA_VISIBLE_DEVICES" "void" }}
-  {{- $env = omit (merge (include "opd.experimentEnv" . | fromJson) $env) "HTTP_PROXY" "HTTPS_PROXY" "http_proxy" "https_proxy" }}
-  {{- range $name, $value := $env }}
-  - {name: {{ $name }}, value: {{ $value | quote }}}
-  {{- end }}
-{{- end -}}
-
 {{- /* (list $ group claim): the volumes of Ray pods; without a claim the run's volume is an empty folder. KubeRay would make
      /dev/shm as large as the memory limit. */ -}}
 {{- define "opd.volumes" -}}
@@ -150,20 +134,13 @@ env:
 {{- range $index, $mount := $cluster.mounts }}
 - {name: mount-{{ $index }}, persistentVolumeClaim: {claimName: {{ $mount.claim | quote }}, readOnly: {{ ne $mount.readOnly false }}}}
 {{- end }}
-{{- with $cluster.toolDatabase | default dict }}
-{{- if .claim }}
-- {name: tool-database, persistentVolumeClaim: {claimName: {{ .claim | quote }}, readOnly: true}}
-{{- else if .url }}
-- {name: tool-database, emptyDir: {sizeLimit: {{ .size | default "5Gi" | quote }}}}
-{{- end }}
-{{- end }}
 {{- with $cluster.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
 {{- define "opd.mounts" -}}
-{{- $cluster := .Values.cluster -}}{{- $database := $cluster.toolDatabase | default dict -}}
+{{- $cluster := .Values.cluster -}}
 - {name: experiment, mountPath: /etc/opd, readOnly: true}
 - {name: scratch, mountPath: /tmp}
 - {name: home, mountPath: /home/opd}
@@ -175,47 +152,19 @@ env:
 {{- range $index, $mount := $cluster.mounts }}
 - {name: mount-{{ $index }}, mountPath: {{ $mount.path | quote }}, readOnly: {{ ne $mount.readOnly false }}{{ with $mount.subPath }}, subPath: {{ quote . }}{{ end }}}
 {{- end }}
-{{- if or $database.claim $database.url }}
-{{- range (include "opd.sizes" . | fromJson).databases }}
-- {name: tool-database, mountPath: {{ quote . }}, readOnly: true{{ with $database.subPath }}, subPath: {{ quote . }}{{ end }}}
-{{- end }}
-{{- end }}
 {{- with $cluster.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{- /* The init container that fetches the tool database into the pod and verifies it. */ -}}
-{{- define "opd.fetch" -}}
-{{- with (.Values.cluster.toolDatabase | default dict).url }}
-initContainers:
-  - name: fetch-tool-database
-    {{- include "opd.sideContainer" (list $ "") | nindent 4 }}
-    resources: {requests: {cpu: 50m, memory: 128Mi}, limits: {memory: 512Mi}}
-    command: [python, -m, opd.pods.stage, {{ quote . }}, --sha256, {{ $.Values.cluster.toolDatabase.sha256 | quote }}, --to, /database]
-    {{- include "opd.env" (list $ false dict) | nindent 4 }}
-    volumeMounts:
-      - {name: scratch, mountPath: /tmp}
-      - {name: home, mountPath: /home/opd}
-      - {name: tool-database, mountPath: /database}
-{{- end }}
-{{- end -}}
-
-{{- /* (list key item): what Kubernetes knows an item of the list by; empty for a toleration or a spread constraint. */ -}}
+{{- /* The path of a mount, the name of another item of a list; empty for a toleration or a spread constraint. */ -}}
 {{- define "opd.itemName" -}}
-{{- $item := index . 1 -}}
-{{- if not (kindIs "map" $item) -}}
-{{- else if eq (index . 0) "volumeMounts" -}}{{ $item.mountPath | default "" }}
-{{- else if eq (index . 0) "ports" -}}{{ printf "%v/%s" $item.containerPort ($item.protocol | default "TCP") }}
-{{- else if eq (index . 0) "topologySpreadConstraints" -}}{{ printf "%v/%v" $item.topologyKey $item.whenUnsatisfiable }}
-{{- else -}}{{ $item.name | default "" }}
-{{- end -}}
+{{- if kindIs "map" . -}}{{ .mountPath | default .name | default "" }}{{- end -}}
 {{- end -}}
 
 {{- /* (list key ours theirs): a tree, theirs over ours, as JSON (row a5). Maps merge, and a null drops our field. Items
-     of a list go by their name, a mount by its path, a port by its number, a spread by key and rule. Containers merge, other
-     items are replaced. Items without a name are added, as two tolerations of one key are. A new container is as restricted as
-     ours. */ -}}
+     of a list go by their name, a mount by its path. Containers merge, other items are replaced. Items without a name are added,
+     as two tolerations of one key are. A new container is as restricted as ours. */ -}}
 {{- define "opd.merged" -}}
 {{- $ours := index . 1 -}}{{- $theirs := index . 2 -}}
 {{- if and (kindIs "map" $ours) (kindIs "map" $theirs) -}}
@@ -231,10 +180,10 @@ initContainers:
 {{- $isContainer := has $key (list "containers" "initContainers") -}}
 {{- $out := $ours -}}
 {{- range $item := $theirs -}}
-{{- $name := include "opd.itemName" (list $key $item) -}}
+{{- $name := include "opd.itemName" $item -}}
 {{- $next := list -}}{{- $isNew := true -}}
 {{- range $own := $out -}}
-{{- if and $name (eq $name (include "opd.itemName" (list $key $own))) -}}
+{{- if and $name (eq $name (include "opd.itemName" $own)) -}}
 {{- $isNew = false -}}
 {{- $own = $isContainer | ternary (include "opd.merged" (list "" $own $item) | fromJson).value $item -}}
 {{- end -}}

@@ -94,7 +94,7 @@
 {{- $paths := list -}}
 {{- range .volumeMounts -}}
 {{- if has .mountPath $paths -}}
-{{- include "opd.fail" (list (printf "mounts of %s pods" $role) "another volume is mounted there already" "choose another path in cluster.mounts, cluster.cache, cluster.checkpoints, cluster.extraVolumeMounts or agent.database_dir" .mountPath) -}}
+{{- include "opd.fail" (list (printf "mounts of %s pods" $role) "another volume is mounted there already" "choose another path in cluster.mounts, cluster.cache, cluster.checkpoints or cluster.extraVolumeMounts" .mountPath) -}}
 {{- end -}}
 {{- if not (has .name $volumes) -}}
 {{- include "opd.fail" (list (printf "mounts of %s pods" $role) "the pod has no volume of this name" "add it to cluster.extraVolumes" .name) -}}

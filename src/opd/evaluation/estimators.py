@@ -63,18 +63,6 @@ def clustered(per_problem: Sequence[float] | Floats) -> Estimate:
     return Estimate(float(values.mean()), error)
 
 
-def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -> Estimate:
-    """Return after - before over the same problems, with the standard error of the differences.
-
-    Raises:
-        ValueError: the two do not hold the same problems.
-    """
-    if before.keys() != after.keys():
-        apart = sorted(before.keys() ^ after.keys())
-        raise ValueError(f"a paired difference needs the same problems on both sides; {len(apart)} differ: {apart[:5]}")
-    return clustered([after[problem] - before[problem] for problem in sorted(before)])
-
-
 def chance_beyond(t: float, freedom: int) -> float:
     """Return the chance that |T| exceeds `t >= 0` for Student's T (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(freedom))

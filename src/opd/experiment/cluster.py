@@ -14,7 +14,7 @@ from opd.experiment.base import Section, key, matching
 from opd.experiment.errors import Problem, SpecError
 from opd.experiment.field_errors import field_problems
 from opd.experiment.kinds import FileSpec
-from opd.experiment.pipeline import Sizes, all_sizes, runs_of
+from opd.experiment.pipeline import Sizes, all_sizes
 from opd.experiment.tree import merge
 from opd.experiment.types import Count, Natural, Text
 
@@ -133,16 +133,9 @@ class NetworkPolicy(ClusterSection):
     egress: tuple[Egress, ...] = key("Hub and trackers; DNS and `store.endpoint` are open.", (Egress(ports=(443,)),))
 
 
-class PodMonitor(ClusterSection):
-    enabled: bool = key("Render it.", False)
-    interval: str = key("Time between scrapes.", "30s", pattern=r"^[0-9]+(ms|s|m|h)$")
-    labels: Labels = key("Labels that Prometheus selects by.", dict)
-
-
 class ServiceAccount(ClusterSection):
     name: ObjectName | None = key("Existing account; unset: the run gets one of its own.", None)
     annotations: dict[str, str] = key("Annotations of the run's account: the cloud role of workload identity.", dict)
-    identity: Literal["gke", "eks-pod-identity", "azure"] | None = key("Identity that no annotation describes.", None)
 
 
 class Pods(ClusterSection):
@@ -232,20 +225,6 @@ class Mount(ClusterSection):
     read_only: bool = key("Mount it read-only.", True)
 
 
-class ToolDatabase(ClusterSection):
-    claim: ObjectName | None = key("Existing claim that holds it.", None)
-    sub_path: Text | None = key("Folder in the claim.", None)
-    url: Text | None = key("Or: a file or tar archive, fetched once per pod and verified.", None)
-    sha256: str | None = key("SHA-256 of what `url` names.", None, pattern=r"^[0-9a-f]{64}$")
-    size: Quantity | None = key("Size limit of the fetched archive and its content. Default: 5Gi.", None)
-
-    def check(self) -> Iterator[Problem]:
-        if self.claim is not None and self.url is not None:
-            yield self.broken("url", "the tool database comes from one place", "keep claim or url")
-        if (self.url is None) != (self.sha256 is None):
-            yield self.broken("sha256", "a fetched database is verified: url and sha256 belong together", "give both")
-
-
 class SecretKey(ClusterSection):
     secret: ObjectName = key("Name of the Secret.")
     key: Text = Field(description="Key in it.")
@@ -271,14 +250,13 @@ class Cluster(ClusterSection):
     submitter: SubmitterPods = key("The submitter: it submits the job and follows its log.", SubmitterPods)
     checkpoints: Checkpoints = key("The run's volume, on which the spec's relative paths are.", Checkpoints)
     cache: Cache = key("The folder that keeps models and data from a hub or a store for the next run.", Cache)
-    mounts: tuple[Mount, ...] = key("Existing claims on every Ray pod: models, data.", ())
+    mounts: tuple[Mount, ...] = key("Existing claims on every Ray pod: models, data, a tool database.", ())
     secrets: Secrets = key("Credentials by reference to existing Secrets.", Secrets)
     auth: Auth = key("Access to Ray's dashboard and job server, which run any code they are given.", Auth)
     network_policy: NetworkPolicy = key("The traffic that the policy allows; it denies all else.", NetworkPolicy)
     pod_security: PodSecurity = key("User and groups of every pod.", PodSecurity)
     service_account: ServiceAccount = key("The pods' ServiceAccount.", ServiceAccount)
     disruption: Disruption = key("Guards of the Ray pods against drains and autoscalers.", Disruption)
-    pod_monitor: PodMonitor = key("A PodMonitor of the Prometheus operator, opt-in.", PodMonitor)
     extra_env: KubeObjects = key("More variables of every Ray pod; they win.", ())
     env_from: KubeObjects = key("`envFrom` of every Ray container.", ())
     extra_volumes: KubeObjects = key("More volumes of every Ray pod.", ())
@@ -290,7 +268,6 @@ class Cluster(ClusterSection):
     teacher: Pods = key("The servers of `teacher.serve`; their /dev/shm is as large as a worker's.", Pods)
     gpu: Gpu = key("The GPUs of a pod; how many is `trainer.gpus_per_node`, or `teacher.serve.gpus`.", Gpu)
     rdma: Rdma = key("RDMA network devices for the workers, opt-in.", Rdma)
-    tool_database: ToolDatabase | None = key("The tool database; null: none.", None)
 
     def check(self) -> Iterator[Problem]:
         deadlines, manager = self.deadlines, self.queue.manager if self.queue else None
@@ -322,16 +299,11 @@ def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -
 
 
 def _places(cluster: Cluster, spec: FileSpec) -> Iterator[Problem]:
-    """Check that results are kept, and that the tool database is mounted where a run reads it."""
-    url, database = spec.store.url, cluster.tool_database or ToolDatabase()
+    """Check that results are kept."""
+    url = spec.store.url
     if cluster.checkpoints.ephemeral and ("://" not in url or url.startswith("file://")):
         fix = "set store.url to s3://..., or cluster.checkpoints.ephemeral: false"
         yield spec.broken("store.url", "without a claim only an object store keeps results", fix)
-    folders = {agent.database_dir for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None}
-    for folder in sorted(folders - {None}) if database.claim or database.url else ():
-        if not folder.startswith("/"):
-            rule = "the tool database is mounted there, so it is an absolute path"
-            yield Problem(path="agent.database_dir", value=folder, rule=rule, fix="use /databases/NAME")
 
 
 def _workers(cluster: Cluster, all_: list[Sizes]) -> Iterator[Problem]:

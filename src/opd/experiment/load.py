@@ -52,7 +52,7 @@ def read_document(path: str | Path, *, site: str | Path | None = None) -> Docume
     below = _document(site, fix=f"it is the site file: name another by --site or ${SITE_VARIABLE}, or leave both out")
     if others := {key: value for key, value in below.tree.items() if key not in SITE_KEYS}:
         rule = f"a site file holds what every run on a cluster has in common: {', '.join(SITE_KEYS)}"
-        fix = "move the key into the experiment; for opdctl, -f names a file whose keys go over the experiment's"
+        fix = "move the key into the experiment"
         raise SpecError((Problem(path=key, value=others[key], rule=rule, fix=fix) for key in others), origin=str(site))
     sources = {key: f"{site}, {line}" for key, line in below.sources.items()}
     return Document(merge(below.tree, document.tree), {**sources, **document.sources})

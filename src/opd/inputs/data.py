@@ -25,7 +25,7 @@ MAX_ROWS = 1_000_000
 """Rows of a file that are looked at one by one; the others are read and counted."""
 _NUM_SHOWN = 5
 _MAX_SHOWN_CHARS = 60
-_NAME_COLUMNS = "name the columns: data.columns: {prompt: COLUMN, answer: COLUMN} (`opdctl init --columns COLUMN,COLUMN`), or see docs/howto/data.md"
+_NAME_COLUMNS = "name the columns: data.columns: {prompt: COLUMN, answer: COLUMN}, or see docs/howto/data.md"
 _WRITE_TRUTHS = 'write the answer as text ("5"), leave out rows that have none, name its column (data.columns.answer), or score them by reward.function: custom'
 _COMPARES_NUMBERS = ("math_verify", "math_reward")
 _FORMS = "the file's path, of the hub {path: OWNER/NAME, split: train}"

@@ -51,7 +51,7 @@ def rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         [item] = load_experiments(
             tmp_path / "exp.yaml", site=SITES["k3s"], env={}, sets=[f"cluster.image.ref={DIGEST}"]
         )
-        return helm.template(item, chart=helm.find_chart("opd"), namespace="opd")
+        return helm.template(item, namespace="opd")
 
     return render
 

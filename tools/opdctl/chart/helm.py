@@ -48,12 +48,13 @@ def _where(api: KubeApi) -> list[str]:
     return ["--namespace", api.namespace, *(["--kube-context", api.context] if api.context else [])]
 
 
-def template(experiment: Experiment, *, chart: Path, namespace: str) -> str:
+def template(experiment: Experiment, *, namespace: str) -> str:
     """Return the manifests of one experiment, as `helm template` renders them."""
-    command = ["template", experiment.run_id, str(chart), "--namespace", namespace, "--values", "-"]
+    kind = experiment.spec.kind
+    command = ["template", experiment.run_id, str(find_chart(kind)), "--namespace", namespace, "--values", "-"]
     done = _helm(command, values=experiment.values)
     if done.returncode:
-        text = f"chart {chart.name} rejects {experiment.run_id}:\n{_message(done)}"
+        text = f"chart {kind} rejects {experiment.run_id}:\n{_message(done)}"
         raise usage_error(text, fix="mend the keys that it names")
     return done.stdout
 
@@ -68,9 +69,10 @@ def release_status(name: str, api: KubeApi) -> str | None:
     raise ToolError(f"helm cannot look up release {name}: {_message(done)}")
 
 
-def install(experiment: Experiment, *, chart: Path, api: KubeApi) -> None:
+def install(experiment: Experiment, api: KubeApi) -> None:
     """Run `helm install`; remove a half-made release."""
-    words = ["install", experiment.run_id, str(chart), *_where(api), "--values", "-", "--timeout", f"{CHECK_S:.0f}s"]
+    chart = str(find_chart(experiment.spec.kind))
+    words = ["install", experiment.run_id, chart, *_where(api), "--values", "-", "--timeout", f"{CHECK_S:.0f}s"]
     done = _helm(words, timeout_s=CHECK_S, values=experiment.values)
     if done.returncode:
         message = _message(done)

@@ -1,4 +1,4 @@
-"""A chart's values: the experiment file with site file, overlays and `--set`; a `matrix` makes one experiment a cell.
+"""A chart's values: the experiment file with site file and `--set`; a `matrix` makes one experiment a cell.
 
 matrix: {opd.loss_type: [reverse_kl, jsd], seed: [1, 2, 3]}   # keys of the spec by their dotted paths
 """

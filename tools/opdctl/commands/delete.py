@@ -1,6 +1,5 @@
 """`opdctl delete`: removes an ended run from the cluster."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from opdctl.runs.find import Finder, Found
 
 Claim = Annotated[bool, typer.Option("--claim", help="Also delete the claim with its checkpoints.")]
 Results = Annotated[bool, typer.Option("--results", help="Also delete its directory in the store.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete them for good.")]
 TIMEOUT_S = 300.0
 
 
@@ -28,12 +27,13 @@ def delete(
 ) -> None:
     """Delete an ended run: its release with all objects; claim and results stay.
 
-    Example: `opdctl delete my-run -n opd --claim --results`
+    Example: `opdctl delete my-run -n opd --claim --results --yes`
     """
     found = Finder(store=store, namespace=namespace, context=context).locate(run)
-    if claim or results:
+    if (claim or results) and not yes:
         words = [word for word, is_asked in (("its checkpoints", claim), ("its results", results)) if is_asked]
-        _confirm(f"run {found.run_id}: delete {' and '.join(words)}", yes=yes)
+        text = f"run {found.run_id}: to delete {' and '.join(words)} cannot be undone"
+        raise usage_error(text, fix="say --yes")
     for line in _delete_run(found, claim=claim, results=results):
         print(line)
 
@@ -71,12 +71,3 @@ def _from_cluster(api: KubeApi, run: ClusterRun, run_id: str, *, claim: bool) ->
     elif api.find(path) is not None:
         lines.append(f"{run_id}  claim {name} stays: submitting the run again resumes from it")
     return lines
-
-
-def _confirm(what: str, *, yes: bool) -> None:
-    """Ask for a yes before something is deleted for good."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise usage_error(f"{what}: this cannot be undone", fix="say --yes")
-    typer.confirm(f"{what} for good?", abort=True, err=True)

@@ -8,7 +8,7 @@ from opdctl.console import Context, Namespace, Run, StoreUrl, ToolError, note
 from opdctl.kube.rayjob import read_job
 from opdctl.logs.pods import PodFollower
 from opdctl.logs.store import LogReader
-from opdctl.runs.find import LONG_PATIENCE_S, Finder, Found, RunPlace
+from opdctl.runs.find import Finder, Found, RunPlace
 from opdctl.runs.listing import Listing
 from opdctl.tables import ago
 
@@ -30,7 +30,7 @@ def logs(
 
     Examples: `opdctl logs -f my-run -n opd` · `opdctl logs my-run --tail 20`
     """
-    found = Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).locate(run)
+    found = Finder(store=store, namespace=namespace, context=context).locate(run)
     job = found.in_cluster.job if found.in_cluster is not None else None
     is_live = job is not None and job.is_live
     if job is not None and (found.place is None or (follow and is_live)):

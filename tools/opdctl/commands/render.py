@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.chart.helm import find_chart, template
+from opdctl.chart.helm import template
 from opdctl.chart.values import Experiment, load_experiments
 from opdctl.console import binary_file, note
 
@@ -33,7 +33,7 @@ def render(
     Example: `opdctl render exp.yaml --site site.yaml --into manifests`
     """
     for item in experiments_of(experiment, site=site, sets=sets, env=env, name=name):
-        text = template(item, chart=find_chart(item.spec.kind), namespace=namespace)
+        text = template(item, namespace=namespace)
         if into is None:
             print(text, end="" if text.endswith("\n") else "\n")
             continue

@@ -31,12 +31,11 @@ Found = TypeVar("Found")
 
 
 class ClusterError(ToolError):
-    """A rejection by the API server, by its HTTP status and its own word for it; without an answer the status is 0."""
+    """A rejection by the API server, by its HTTP status; without an answer the status is 0."""
 
-    def __init__(self, message: str, *, status: int = 0, reason: str = "", fix: str = "") -> None:
+    def __init__(self, message: str, *, status: int = 0, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.status = status
-        self.reason = reason
 
     @property
     def is_passing(self) -> bool:
@@ -157,7 +156,7 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     Args:
         namespace: the context's own by default, else `default`.
     """
-    if not is_configured():
+    if not (existing := kubeconfigs()):
         fix = "set KUBECONFIG, or put one at ~/.kube/config"
         raise ClusterError("no way to a cluster: there is no kubeconfig", fix=fix)
     import yaml
@@ -166,7 +165,7 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     configuration = client.Configuration()
     # The library would try an unreachable server three more times while a user waits.
     configuration.retries = 1
-    files = os.pathsep.join(map(str, kubeconfigs()))
+    files = os.pathsep.join(map(str, existing))
     try:
         config.load_kube_config(files, context=context, client_configuration=configuration)
         contexts, active = config.list_kube_config_contexts(files)
@@ -203,11 +202,6 @@ def wait_until(look: Callable[[], Found | str], *, pause: Callable[[], None]) ->
         pause()
 
 
-def is_configured() -> bool:
-    """Return whether there is a kubeconfig, without a request."""
-    return bool(kubeconfigs())
-
-
 def kubeconfigs() -> list[Path]:
     """Return the kubeconfig files that exist: $KUBECONFIG's, else the user's."""
     named = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
@@ -216,13 +210,10 @@ def kubeconfigs() -> list[Path]:
 
 def _refusal(what: str, status: int, body: bytes) -> ClusterError:
     """Return the error of an answer that is no success; its body is most often a `Status` object."""
-    answer: Any = {}
-    with contextlib.suppress(ValueError):
-        answer = json.loads(body)
-    answer = answer if isinstance(answer, dict) else {}
-    message = answer.get("message") or body[:500].decode(errors="replace") or f"HTTP {status}"
-    reason = str(answer.get("reason", ""))
-    return ClusterError(f"cannot {what}: {message}", status=status, reason=reason, fix=_fix(status, message))
+    message = body[:500].decode(errors="replace") or f"HTTP {status}"
+    with contextlib.suppress(ValueError, TypeError, LookupError):
+        message = json.loads(body)["message"]
+    return ClusterError(f"cannot {what}: {message}", status=status, fix=_fix(status, message))
 
 
 def _fix(status: int, message: str) -> str:

@@ -4,19 +4,25 @@
 quota) and unknown fields. KubeRay makes the pods later and leaves an event for a rejected pod: so each pod is tried, too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import yaml
 
-from opdctl.kube.client import HTTP_CONFLICT, HTTP_NOT_FOUND, QUEUE_LABEL, ClusterError, KubeApi, Tree
+from opdctl.kube.client import HTTP_CONFLICT, QUEUE_LABEL, ClusterError, KubeApi, Tree
 
 HOOK_ANNOTATION = "helm.sh/hook"
 PULL_KEY = ".dockerconfigjson"
 SECRETS, CONFIG_MAPS, CLAIMS, ACCOUNTS = "secrets", "configmaps", "persistentvolumeclaims", "serviceaccounts"
 QUEUES = "localqueues"
+# The fields of a pod that name an object: its resource, and the key of its name; in a projected volume that is `name`.
+_NAMING = {
+    "secretKeyRef": (SECRETS, "name"), "secretRef": (SECRETS, "name"), "secret": (SECRETS, "secretName"),
+    "configMapKeyRef": (CONFIG_MAPS, "name"), "configMapRef": (CONFIG_MAPS, "name"), "configMap": (CONFIG_MAPS, "name"),
+    "persistentVolumeClaim": (CLAIMS, "claimName"),
+}  # fmt: skip
 # The name of an object by its resource, and the keys that the pods read of it.
 References = dict[tuple[str, str], frozenset[str]]
 
@@ -66,29 +72,21 @@ class Rendered:
         return found
 
 
-def _named_by(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """Yield resource, name and keys of the objects that a pod names, without optional objects."""
-    for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
-        for variable in container.get("env") or ():
-            for key, resource in (("secretKeyRef", SECRETS), ("configMapKeyRef", CONFIG_MAPS)):
-                source = (variable.get("valueFrom") or {}).get(key)
-                if source and not source.get("optional"):
-                    yield resource, source["name"], frozenset([source["key"]])
-        for item in container.get("envFrom") or ():
-            for key, resource in (("secretRef", SECRETS), ("configMapRef", CONFIG_MAPS)):
-                if key in item and not item[key].get("optional"):
-                    yield resource, item[key]["name"], frozenset()
-    for volume in spec.get("volumes") or ():
-        if claim := volume.get("persistentVolumeClaim"):
-            yield CLAIMS, claim["claimName"], frozenset()
-        for key, resource, name in (("secret", SECRETS, "secretName"), ("configMap", CONFIG_MAPS, "name")):
-            source = volume.get(key)
-            if source and not source.get("optional"):
-                yield resource, source[name], frozenset(item["key"] for item in source.get("items") or ())
-    for secret in spec.get("imagePullSecrets") or ():
-        yield SECRETS, secret["name"], frozenset([PULL_KEY])
-    if account := spec.get("serviceAccountName"):
-        yield ACCOUNTS, account, frozenset()
+def _named_by(tree: Any) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield resource, name and keys of the objects that a part of a pod names, without optional objects."""
+    for inner in tree if isinstance(tree, list) else ():
+        yield from _named_by(inner)
+    for field, inner in tree.items() if isinstance(tree, dict) else ():
+        if field == "imagePullSecrets":
+            yield from ((SECRETS, secret["name"], frozenset([PULL_KEY])) for secret in inner)
+        elif field == "serviceAccountName":
+            yield ACCOUNTS, inner, frozenset()
+        elif field not in _NAMING or not isinstance(inner, dict):
+            yield from _named_by(inner)
+        elif not inner.get("optional"):
+            resource, name = _NAMING[field]
+            keys = [inner["key"]] if "key" in inner else [item["key"] for item in inner.get("items") or ()]
+            yield resource, inner.get(name) or inner["name"], frozenset(keys)
 
 
 def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[ClusterError]]:
@@ -97,7 +95,6 @@ def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[
     An object that exists already has passed validation and admission: a run that is resumed finds its kept claim.
     """
     rejected, waiting = list[ClusterError](), list[ClusterError]()
-    roles = {item["metadata"]["name"] for item in rendered.objects if item["kind"] == "Role"}
     for tree in [*rendered.pods.values(), *rendered.objects]:
         is_pod = tree["kind"] == "Pod"
         if is_pod:  # its own account comes with the installation
@@ -108,8 +105,7 @@ def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[
         except ClusterError as error:
             if error.status == 0:
                 raise
-            awaits_its_role = error.status == HTTP_NOT_FOUND and tree.get("roleRef", {}).get("name") in roles
-            if awaits_its_role or (error.status == HTTP_CONFLICT and error.reason == "AlreadyExists"):
+            if error.status == HTTP_CONFLICT:
                 continue
             who = f"{tree['kind']} {tree['metadata']['name']}"
             found = ClusterError(f"{who}: {error}", status=error.status, fix=_mend(who, str(error)) or error.fix)

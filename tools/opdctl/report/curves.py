@@ -117,16 +117,14 @@ def pack(runs: Sequence[LoadedRun], groups: Sequence[Group]) -> str:
     """
     panels = panels_of(sorted({name for run in runs for name in run.record.latest}))
     grids: dict[Panel, np.ndarray] = {}
-    num_values = 0
     for run in runs:
         table = run.metrics
         for panel in panels:
             steps, _ = logged(table, panel.metrics)
-            num_values += len(steps)
             if len(steps):
                 grids[panel] = np.union1d(grids.get(panel, steps), steps)
-    share = MAX_VALUES / num_values / 3 if num_values > MAX_VALUES else 1.0
-    widths = {panel: -(-len(grid) // max(int(share * len(grid)), MIN_BUCKETS)) for panel, grid in grids.items()}
+    buckets = max(MAX_VALUES // (3 * len(runs) * max(len(grids), 1)), MIN_BUCKETS)
+    widths = {panel: -(-len(grid) // buckets) for panel, grid in grids.items()}
     charts: dict[Panel, dict[str, Any]] = {
         panel: {
             "title": panel.title, "section": panel.section, "unit": panel.unit, "metric": " or ".join(panel.metrics),

@@ -3,19 +3,19 @@
 uPlot 1.6.32 (MIT) is the npm package's dist/uPlot.iife.min.js, dist/uPlot.min.css and LICENSE, unchanged.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic_core import to_jsonable_python
 
 from opd.evaluation.samples import Sample
 from opd.experiment import SPEC_CLASSES
-from opd.experiment.base import Section
 from opd.experiment.defaults import fill_defaults
 from opd.experiment.tree import MISSING, field_at, get_path
 from opd.redaction import redact
@@ -144,9 +144,9 @@ def _settings(records: Sequence[RunRecord]) -> list[Sheet]:
     """Return settings in which other runs differ from the first, the first's that are no defaults, and its others."""
     first = records[0]
     own, others = list[tuple[str, str]](), list[tuple[str, str]]()
-    kept = without_defaults(first.spec)
     for path, value in leaves(first.spec):
-        (others if get_path(kept, path) is MISSING else own).append((path, str(value)))
+        is_own = path == "kind" or not _is_default(first.spec, path, value)
+        (own if is_own else others).append((path, str(value)))
     changes = [
         (item.run_id, "\n".join(found)) for item in records[1:] if (found := describe_changes(first.spec, item.spec))
     ]
@@ -158,29 +158,14 @@ def _settings(records: Sequence[RunRecord]) -> list[Sheet]:
     return [sheet for sheet in sheets if sheet.lines]
 
 
-def without_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec with its kind and without keys whose value follows from the others; all where this version cannot tell."""
-    tree: dict[str, Any] = json.loads(json.dumps(spec))
-    for _ in range(2):  # a key may follow from a default that is still there
-        for path, value in leaves(tree):
-            section, _, name = path.rpartition(".")
-            less = json.loads(json.dumps(tree))
-            del (get_path(less, section) if section else less)[name]
-            if path != "kind" and _default(less, path) == json.dumps(value):
-                tree = less
-    return tree
-
-
-def _default(tree: Mapping[str, Any], path: str) -> str:
-    """Return the value as JSON that a spec without a key gives it; empty where this version cannot tell."""
-    filled = json.loads(json.dumps(tree))
+def _is_default(spec: Mapping[str, Any], path: str, value: Any) -> bool:
+    """Return whether a spec without the key gives it this value; False where this version cannot tell."""
+    tree, (section, _, name) = deepcopy(dict(spec)), path.rpartition(".")
     try:
-        fill_defaults(tree["kind"], cls := SPEC_CLASSES[tree["kind"]], filled, lambda: None)
-        found, field = get_path(filled, path), field_at(cls, path)
+        del (get_path(tree, section) if section else tree)[name]
+        fill_defaults(spec["kind"], cls := SPEC_CLASSES[spec["kind"]], tree, lambda: None)
+        found, field = get_path(tree, path), field_at(cls, path)
         found = field.get_default(call_default_factory=True) if found is MISSING and field else found
     except (KeyError, TypeError, AttributeError, ValueError):
-        return ""
-    return json.dumps(
-        found,
-        default=lambda one: one.model_dump(mode="json", exclude_none=True) if isinstance(one, Section) else str(one),
-    )
+        return False
+    return bool(to_jsonable_python(found, exclude_none=True, fallback=str) == value)

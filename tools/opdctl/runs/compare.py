@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from opd.evaluation.estimators import Estimate, chance_beyond, clustered, paired_difference, pass_at_every_k
+from opd.evaluation.estimators import Estimate, clustered, pass_at_every_k
 from opd.experiment.kinds import NOT_IDENTITY
 from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS
 from opd.runs.identity import describe_changes
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Evaluated = Mapping[str, SetResult]
     """One run's evaluation by data set."""
 
-LEVEL = 0.05
 ERROR_REMARK = "value ± standard error; 95 % interval by Student's t, * where it leaves out 0; – without an error"
 
 
@@ -51,7 +50,6 @@ class Difference:
 
     Attributes:
         paired_by: `problem`, `seed`, or empty without pairs.
-        freedom: degrees of freedom of the difference's standard error; 0 where there is no error.
     """
 
     quantity: str
@@ -60,21 +58,17 @@ class Difference:
     difference: Estimate
     num_pairs: int
     paired_by: str
-    freedom: int
     remark: str = ""
 
     @property
     def interval(self) -> tuple[float, float]:
         """Both ends of the difference's 95 % interval by Student's t; NaN where there is no error."""
-        return self.difference.interval(self.freedom)
+        return self.difference.interval(self.num_pairs - 1)
 
     @property
     def is_notable(self) -> bool:
-        """True where Student's t finds it at the two-sided 5 % level; a difference of 0 is never notable."""
-        error = self.difference.standard_error
-        if self.freedom < 1 or math.isnan(error) or self.difference.value == 0:
-            return False
-        return chance_beyond(abs(self.difference.value) / error if error else math.inf, self.freedom) < LEVEL
+        """True where the interval leaves out 0."""
+        return self.interval[0] > 0 or self.interval[1] < 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,17 +175,14 @@ def compare_metric(metric: str, before: Group, after: Group) -> Difference | Non
     if not old or not new:
         return None
     means = clustered(list(old.values())), clustered(list(new.values()))
-    shared = sorted(old.keys() & new.keys())
-    left_out, remark = len(old.keys() ^ new.keys()), ""
+    shared, left_out = old.keys() & new.keys(), len(old.keys() ^ new.keys())
     if len(shared) > 1:
-        difference = paired_difference(*({i: side[seed] for i, seed in enumerate(shared)} for side in (old, new)))
-        paired_by, freedom = "seed", len(shared) - 1
-        remark = f"{left_out} seeds on one side only" if left_out else ""
+        difference, paired_by = clustered([new[seed] - old[seed] for seed in sorted(shared)]), "seed"
     else:
-        difference, paired_by, freedom = Estimate(means[1].value - means[0].value, math.nan), "", 0
+        difference, paired_by, left_out = Estimate(means[1].value - means[0].value, math.nan), "", 0
     return Difference(
         quantity=metric, before=means[0], after=means[1], difference=difference, num_pairs=len(shared),
-        paired_by=paired_by, freedom=freedom, remark=remark,
+        paired_by=paired_by, remark=f"{left_out} seeds on one side only" if left_out else "",
     )  # fmt: skip
 
 
@@ -237,8 +228,8 @@ def _paired_by_problem(
     remarks += [f"{left_out} problems not answered by every run are left out"] if left_out else []
     return Difference(
         quantity=quantity, before=clustered(list(before.values())), after=clustered(list(after.values())),
-        difference=paired_difference(before, after), num_pairs=len(shared), paired_by="problem", freedom=len(shared) - 1,
-        remark="; ".join(remarks),
+        difference=clustered([after[index] - before[index] for index in shared]), num_pairs=len(shared),
+        paired_by="problem", remark="; ".join(remarks),
     )  # fmt: skip
 
 

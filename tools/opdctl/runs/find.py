@@ -14,13 +14,13 @@ from opd.store.access import URL_FIX, URL_RULE, StoreAddress, address_of, is_usa
 from opd.store.base import RetryPolicy, Store
 from opd.store.remote import open_store
 from opdctl.console import ToolError, usage_error
-from opdctl.kube.client import ClusterError, KubeApi, connect, is_configured
+from opdctl.kube.client import ClusterError, KubeApi, connect, kubeconfigs
 from opdctl.kube.rayjob import ClusterRun, experiments, look
 
 STORE_VARIABLE = "OPDCTL_STORE"
 DEFAULT_STORE = "outputs/store"
-# A user waits: shorter than the trainer's patience. Many bytes are read with more of it.
-PATIENCE_S, LONG_PATIENCE_S = 5.0, 20.0
+# A user waits: shorter than the trainer's patience.
+POLICY = RetryPolicy(max_elapsed_s=10.0)
 _APPEARS = "`opdctl list` shows the runs; a run appears in a store with its first attempt"
 
 
@@ -44,7 +44,7 @@ class Found:
     """Stores and clusters that could not be read, and the reasons."""
 
 
-def open_place(at: str | StoreAddress, *, patience_s: float = PATIENCE_S) -> Store:
+def open_place(at: str | StoreAddress) -> Store:
     """Open the store of a path or URL; the shell's variables win over an experiment's."""
     url, variables = at if isinstance(at, StoreAddress) else (at, {})
     if "@" in urlsplit(url).netloc:
@@ -54,7 +54,7 @@ def open_place(at: str | StoreAddress, *, patience_s: float = PATIENCE_S) -> Sto
         )
     if not is_usable(url):
         raise usage_error(f"store {url}: {URL_RULE}", fix=URL_FIX)
-    return open_store(url, policy=RetryPolicy(max_elapsed_s=patience_s), environment=under(variables, os.environ))
+    return open_store(url, policy=POLICY, environment=under(variables, os.environ))
 
 
 def _read(text: str) -> tuple[str, str]:
@@ -72,13 +72,11 @@ class Finder:
     --store without --namespace reads the store only; a command that reads results asks the cluster for a store alone.
     """
 
-    def __init__(
-        self, *, store: str | None, namespace: str | None, context: str | None, patience_s: float = PATIENCE_S
-    ) -> None:
-        self.store, self.namespace, self.context, self.patience_s = store, namespace, context, patience_s
+    def __init__(self, *, store: str | None, namespace: str | None, context: str | None) -> None:
+        self.store, self.namespace, self.context = store, namespace, context
         self.shell_store = os.environ.get(STORE_VARIABLE) or None
         self.is_named = namespace is not None or context is not None
-        self.has_cluster = self.is_named or (store is None and is_configured())
+        self.has_cluster = self.is_named or (store is None and bool(kubeconfigs()))
         self.asks_for_stores = store is None and (self.is_named or (self.has_cluster and not self.shell_store))
         self._roots: dict[str, Store] = {}
 
@@ -126,10 +124,8 @@ class Finder:
         root = self._root("") or _raise_no_store()
         if _is_no_folder(root.url):
             raise ToolError(f"store {root.url}: there is no such folder", fix="correct --store; a run makes the folder")
-        # A store may hold stray files next to the runs.
-        return [
-            RunPlace(run_id=name, store=root.child(name)) for name in root.children("") if not _is_stray(root, name)
-        ]
+        names = [name for name in root.children("") if not _is_file(root, name)]
+        return [RunPlace(run_id=name, store=root.child(name)) for name in names]
 
     def _sent(self) -> dict[str, StoreAddress]:
         """Return the stores of the namespace's experiments that can be read from here, by run."""
@@ -143,7 +139,7 @@ class Finder:
             return None
         url = at.url if isinstance(at, StoreAddress) else at
         if url not in self._roots:
-            self._roots[url] = open_place(at, patience_s=self.patience_s)
+            self._roots[url] = open_place(at)
         return self._roots[url]
 
     def _place(self, run_id: str, parent: str, run: ClusterRun | None, notes: list[str]) -> RunPlace | None:
@@ -181,14 +177,14 @@ def readable(sent: StoreAddress | None) -> StoreAddress | None:
     return None if sent is None or urlsplit(sent.url).scheme in ("", "file") else sent
 
 
-def _is_stray(root: Store, name: str) -> bool:
-    """Return True for a name that is there and no folder: a file, or a link to nothing."""
+def _is_file(root: Store, name: str) -> bool:
+    """Return True for a stray file next to the runs of a folder."""
     path = root.local_path(name)
-    return path is not None and os.path.lexists(path) and not os.path.isdir(path)
+    return path is not None and path.is_file()
 
 
 def _has_run(root: Store, run_id: str) -> bool:
-    return not _is_stray(root, run_id) and root.child(run_id).exists(RUN_FILE)
+    return not _is_file(root, run_id) and root.child(run_id).exists(RUN_FILE)
 
 
 def _in_store(root: Store, run_id: str) -> str:
@@ -197,9 +193,7 @@ def _in_store(root: Store, run_id: str) -> str:
         return f"store {root.url}: there is no such folder"
     names = root.children("")
     if run_id in names:
-        is_link = _is_stray(root, run_id) and os.path.islink(root.local_path(run_id) or "")
-        what = "a link whose target is missing" if is_link else f"no folder with a run's record (the file {RUN_FILE})"
-        return f"store {root.url}: {run_id} is {what}"
+        return f"store {root.url}: {run_id} is no folder with a run's record (the file {RUN_FILE})"
     return f"store {root.url}{_near(run_id, names)}"
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from opd.runs.identity import RUN_FILE
 from opd.store.transfer import in_threads
 from opdctl.console import note
-from opdctl.runs.find import LONG_PATIENCE_S, Finder, RunPlace
+from opdctl.runs.find import Finder, RunPlace
 from opdctl.runs.listing import Listing
 from opdctl.runs.metrics import series
 from opdctl.runs.record import RunRecord, read_run, told_apart
@@ -79,7 +79,7 @@ class LoadedRun:
 
 def read_runs(runs: Sequence[str], *, store: str | None, namespace: str | None, context: str | None) -> list[LoadedRun]:
     """Find and read runs, in the order of their names; without names every run of the namespace or store."""
-    found = gather(Finder(store=store, namespace=namespace, context=context, patience_s=LONG_PATIENCE_S).places(runs))
+    found = gather(Finder(store=store, namespace=namespace, context=context).places(runs))
     if not found:
         note("no runs in this store: a run appears with its first attempt")
     return found

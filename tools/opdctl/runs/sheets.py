@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from opd.runs.headline import VALIDATION_PREFIX
 from opdctl.runs.record import RunRecord, is_validation_accuracy
-from opdctl.tables import NONE, Sheet, ago, duration, number, percent, size, with_error
+from opdctl.tables import NONE, Sheet, ago, duration, number, percent, with_error
 
 
 def runs_sheet(records: Sequence[RunRecord]) -> Sheet:
@@ -26,11 +26,11 @@ def runs_sheet(records: Sequence[RunRecord]) -> Sheet:
 def checkpoints_sheet(record: RunRecord) -> Sheet | None:
     """Return every checkpoint of one run; None without any."""
     lines = [
-        (f"global_step_{entry['step']}", str(entry["num_files"]), size(entry["num_bytes"]),
+        (f"global_step_{entry['step']}", str(entry["num_files"]), number(entry["num_bytes"] / 2**30),
          "complete" if entry["is_complete"] else "not complete: no COMPLETE marker")
         for entry in record.checkpoints
     ]  # fmt: skip
-    names = ("checkpoint", "files", "size", "state")
+    names = ("checkpoint", "files", "GiB", "state")
     return Sheet(names=names, lines=lines, title=f"{record.run_id}: checkpoints") if lines else None
 
 

@@ -2,7 +2,7 @@
 // A click on a head sorts a table, and a button copies it as CSV. A click on a token shows its words: a phone has no pointer.
 
 (() => {
-  const UNITS = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, min: 60, h: 3600, d: 86400 };
+  const UNITS = { min: 60, h: 3600, d: 86400 };
   const words = (cell) => cell.innerText.trim();
 
   function number(text) {
@@ -26,17 +26,8 @@
   }
 
   async function copy(text, made) {
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch { // a page from http: has no clipboard
-      const area = document.createElement("textarea");
-      area.value = text;
-      document.body.append(area);
-      area.select();
-      document.execCommand("copy");
-      area.remove();
-    }
-    made.textContent = "copied";
+    await navigator.clipboard?.writeText(text);
+    made.textContent = navigator.clipboard ? "copied" : "no clipboard over http";
   }
 
   for (const table of document.querySelectorAll(".scroll > table")) {
