@@ -103,8 +103,8 @@ tools: ## build helm, a control plane and an S3 server for test-cluster (Go 1.26
 docs: setup ## build the docs site into build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-lock: $(BIN)/uv ## update uv.lock for a changed pyproject.toml (ARGS="--upgrade-package NAME")
-	$(BIN)/uv lock $(ARGS)
+lock: $(BIN)/uv ## update uv.lock for a changed pyproject.toml, and nothing else (ARGS="--upgrade-package NAME")
+	PATH=$(CURDIR)/$(BIN):$$PATH $(PYTHON) tools/lock.py $(ARGS)
 
 check: setup docs ## check style, types, language, generated files and docs; edit nothing
 	$(BIN)/ruff check $(CODE)
