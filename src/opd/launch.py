@@ -19,7 +19,6 @@ from opd.experiment import (
     OpdAgentSpec,
     OpdSpec,
     PipelineSpec,
-    Problem,
     SpecError,
     TrainSpec,
     dump_spec,
@@ -31,9 +30,6 @@ from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.runs.run import Run, refuse
 from opd.store.access import apply_experiment
-
-EXIT_BAD_SPEC = SpecError.exit_code
-OF_TRAINER = ("torch", "ray", "verl")
 
 _EPILOG = """\
 examples:
@@ -94,14 +90,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra, count_gpus=count)
     except SpecError as error:
         print(error, file=sys.stderr)
-        return EXIT_BAD_SPEC
+        return error.exit_code
     report(loaded)
     spec = loaded.spec
-    missing = [name for name in OF_TRAINER if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("torch", "ray", "verl") if importlib.util.find_spec(name) is None]
     if missing and not (args.dry_run or args.plan):
         needs = f"opd.launch: the trainer is not installed ({', '.join(missing)}): pip install 'opd[train]' in Python 3.11 to 3.13"
         print(f"{needs}; with vLLM, on GPUs: 'opd[gpu]'", file=sys.stderr)
-        return EXIT_BAD_SPEC
+        return SpecError.exit_code
     if args.check:
         from opd.check import check
 
@@ -195,6 +191,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
         within: the attempt of the pipeline that it is a stage of.
     """
     from opd.inputs import Inputs, check_inputs
+    from opd.inputs.models import fetch_model
 
     apply_experiment(dump_spec(spec), is_final=is_final)
     if isinstance(spec, ConvertSpec):
@@ -209,8 +206,8 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     teachers = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
     run = facts(
         spec,
-        model_path=fetch("model.path", spec.model.path, spec.model.revision),
-        teacher_paths={key: fetch(f"{key}.path", teacher.path, teacher.revision) for key, teacher in teachers.items()},
+        model_path=fetch_model("model.path", spec.model.path, spec.model.revision),
+        teacher_paths={key: fetch_model(f"{key}.path", one.path, one.revision) for key, one in teachers.items()},
     )
     print(f"run {spec.name}, in {run.run_dir}", flush=True)
     from opd.trainer.entry import run as work
@@ -226,30 +223,12 @@ def check_machine(spec: AnyRunSpec, *, origin: str = "") -> None:
     """
     if spec.device == "cpu" or os.environ.get("RAY_ADDRESS") or (found := count_gpus()) >= spec.num_ranks:
         return
-    fix = (
-        f"set trainer.nnodes: 1 and trainer.gpus_per_node: {found}"
-        if found
-        else "set device: cpu, and remove trainer.gpus_per_node"
-    )
-    rule = (
-        f"the run wants {spec.num_ranks} GPUs (trainer.nnodes x gpus_per_node), and this machine has {found or 'none'}"
-    )
-    problem = Problem(path="trainer.gpus_per_node" if found else "device", value=spec.device, rule=rule, fix=fix)
+    path, fix = "device", "set device: cpu, and remove trainer.gpus_per_node"
+    if found:
+        path, fix = "trainer.gpus_per_node", f"set trainer.nnodes: 1 and trainer.gpus_per_node: {found}"
+    wanted = f"the run wants {spec.num_ranks} GPUs (trainer.nnodes x gpus_per_node)"
+    problem = spec.broken(path, f"{wanted}, and this machine has {found or 'none'}", fix)
     raise SpecError([problem], origin=origin)
-
-
-def fetch(key: str, path: str, revision: str | None) -> str | None:
-    """Return the folder of a Hugging Face id at a pinned revision; None if none is pinned (verl's loaders resolve it).
-
-    The repository's list of files is judged in both cases, where the hub answers.
-    """
-    from opd.inputs.model_files import reading
-    from opd.inputs.models import fetch_model, is_of_hub
-
-    if revision is None and not is_of_hub(path):
-        return None
-    with reading(key, path):
-        return fetch_model(key, path, revision)
 
 
 if __name__ == "__main__":

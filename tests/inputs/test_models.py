@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tests.inputs.files import write_model
 
 from opd.inputs.models import model_problems, name_faults, needed_files
@@ -109,9 +111,7 @@ def write_sized(folder: Path, sizes: dict) -> None:
         shapes[f"{of_layer}self_attn.q_proj.weight"] = [sizes["num_attention_heads"] * 2, sizes["hidden_size"]]
         shapes[f"{of_layer}self_attn.k_proj.weight"] = [sizes["num_key_value_heads"] * 2, sizes["hidden_size"]]
         shapes[f"{of_layer}mlp.gate_proj.weight"] = [sizes["intermediate_size"], sizes["hidden_size"]]
-    entries = {name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
-    header = json.dumps(entries).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    save_file({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, folder / "model.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -90,21 +90,21 @@ def hub(monkeypatch):
 
 
 def test_a_pinned_revision_is_fetched_before_the_run_without_copies_of_its_weights(hub):
-    from opd.launch import fetch
+    from opd.inputs.models import fetch_model
 
-    assert fetch("model.path", "Qwen/Qwen3-8B", "main") == "/cache/Qwen/Qwen3-8B"
+    assert fetch_model("model.path", "Qwen/Qwen3-8B", "main") == "/cache/Qwen/Qwen3-8B"
     assert hub[1] == {"revision": "abc", "allow_patterns": ["config.json", "model.safetensors", "tokenizer.json"]}
-    assert fetch("model.path", "Qwen/Qwen3-8B", None) is None
+    assert fetch_model("model.path", "Qwen/Qwen3-8B", None) is None
 
 
 def test_a_repository_without_weights_is_refused_before_anything_is_fetched(hub):
-    from opd.launch import fetch
+    from opd.inputs.models import fetch_model
 
     del hub[0][2]
     with pytest.raises(SpecError, match="no weights that transformers loads"):
-        fetch("teacher.path", "me/adapters", "main")
+        fetch_model("teacher.path", "me/adapters", "main")
     with pytest.raises(SpecError, match="no weights that transformers loads"):
-        fetch("teacher.path", "me/adapters", None)
+        fetch_model("teacher.path", "me/adapters", None)
     assert hub[1] == {}
 
 

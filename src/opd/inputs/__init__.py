@@ -143,9 +143,14 @@ def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
         return
     is_scored = spec.reward.function == "environment"
     name = agent.toolset or DEFAULT_TOOLSET
-    rule = ""
     if agent.program is not None:
-        yield from _program_problems(agent.program)
+        try:
+            load_named(agent.program, "_opd_program")
+        except Exception as error:  # noqa: BLE001  a module may raise anything as it is imported
+            rule = f"it cannot be loaded: {type(error).__name__}: {error}"
+            fix = "package.module:function, or FILE.py:function"
+            yield Problem(path="agent.program", value=agent.program, rule=rule, fix=fix)
+    rule = ""
     if agent.program is not None and agent.toolset is None:
         rule = "agent.program has no reward of its own" if is_scored else ""
     elif agent.tool_config_path is None:
@@ -156,15 +161,5 @@ def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
     elif is_scored:
         rule = "tools of agent.tool_config_path have no reward"
     if rule:
-        yield Problem(
-            path="reward.function", value="environment", rule=rule,
-            fix="{function: custom, path: my_reward.py}, or a scorer by name",
-        )  # fmt: skip
-
-
-def _program_problems(name: str) -> Iterator[Problem]:
-    try:
-        load_named(name, "_opd_program")
-    except Exception as error:  # noqa: BLE001  a module may raise anything as it is imported
-        rule = f"it cannot be loaded: {type(error).__name__}: {error}"
-        yield Problem(path="agent.program", value=name, rule=rule, fix="package.module:function, or FILE.py:function")
+        fix = "{function: custom, path: my_reward.py}, or a scorer by name"
+        yield Problem(path="reward.function", value="environment", rule=rule, fix=fix)
