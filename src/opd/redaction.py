@@ -17,7 +17,6 @@ MIN_SECRET_CHARS = 6
 """Values of the environment that are shorter ("1", "none") would take innocent text with them."""
 MAX_CHARS = 2**20
 """Longer texts are cut, so that one text cannot hold up the reader of many."""
-_MAX_KEPT_CHARS = 200
 
 _SECRET_NAME = re.compile(
     r"(?i:(?:^|[_.-])(?:token|key|pass|passphrase|pat|secret|credentials?|access_key_id|api_?key)$"
@@ -140,26 +139,18 @@ def redact_tree(value: Any) -> Any:
 
 def _tree(value: Any, name: str, secrets: tuple[str, ...]) -> Any:
     if isinstance(value, Mapping):
-        return {_leaf(str(key), secrets): _tree(inner, str(key), secrets) for key, inner in value.items()}
+        return {_shown(str(key), secrets): _tree(inner, str(key), secrets) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_tree(inner, name, secrets) for inner in value]
     if isinstance(value, str):
-        return REDACTED if value and is_secret_name(name) else _leaf(value, secrets)
+        return REDACTED if value and is_secret_name(name) else _shown(value, secrets)
     return value
-
-
-def _leaf(text: str, secrets: tuple[str, ...]) -> str:
-    # Of many specs the names and most values are the same.
-    return (_shown_again if len(text) <= _MAX_KEPT_CHARS else _shown)(text, secrets)
 
 
 def _shown(text: str, secrets: tuple[str, ...]) -> str:
     from opd.text import inert
 
     return inert(without(text, secrets))
-
-
-_shown_again = lru_cache(2**14)(_shown)
 
 
 def _without_value(match: re.Match[str]) -> str:

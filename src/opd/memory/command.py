@@ -11,7 +11,6 @@ from opd.memory.sources import job_from_spec, update_settings
 from opd.memory.table import render
 from opd.shapes import Unplannable, read_shape
 
-EXIT_REFUSED = 2
 # GiB that the driver gives (`torch.cuda.mem_get_info`) and capability, by a part of the product's name; the first match counts.
 PRODUCTS: tuple[tuple[str, float, tuple[int, int]], ...] = (
     ("B200", 178.3, (10, 0)),
@@ -43,21 +42,16 @@ def run(loaded: Loaded) -> int:
         return error.exit_code
     if problems := list(context_problems(spec, student.context)):
         print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
-        return EXIT_REFUSED
+        return SpecError.exit_code
     name = loaded.chart.get("cluster", {}).get("gpu", {}).get("type") if spec.device == "cuda" else None
     label = str(name or "").upper().replace(" ", "-")
     gib, capability = next(((gib, capability) for part, gib, capability in PRODUCTS if part in label), (None, None))
     gib = update_settings(spec).gpu_memory_gib or gib
-    plan = make_plan(
-        job_from_spec(
-            spec, student, *teachers, device_bytes=None if gib is None else int(gib * GIB), capability=capability
-        )
-    )
+    size = None if gib is None else int(gib * GIB)
+    plan = make_plan(job_from_spec(spec, student, *teachers, device_bytes=size, capability=capability))
     print(render(plan))
-    if gib is None:
-        known = ", ".join(part for part, _, _ in PRODUCTS)
-        print(
-            f"the device's memory is not known, {plan.peak.total / GIB:.2f} GiB are needed: cluster.gpu.type {name or '(not set)'} is none "
-            f"of {known}; set it{', or opd.gpu_memory_gib' if named else ''}"
-        )
-    return 0 if plan.fits else EXIT_REFUSED
+    if size is None:
+        needed = f"the device's memory is not known, {plan.peak.total / GIB:.2f} GiB are needed"
+        known = f"cluster.gpu.type {name or '(not set)'} is none of {', '.join(part for part, _, _ in PRODUCTS)}"
+        print(f"{needed}: {known}; set it{', or opd.gpu_memory_gib' if named else ''}")
+    return 0 if plan.fits else SpecError.exit_code
