@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from opd.cluster.supervise import DEFAULT_GRACE_S, supervised
@@ -82,11 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         env: Mapping[str, str] = os.environ if args.env else {}
         site = args.site or env.get(SITE_VARIABLE) or None
-        count: Callable[[], int | None] = count_gpus
-        if os.environ.get("RAY_ADDRESS"):
-            count = lambda: None  # noqa: E731
-        elif args.plan or args.dry_run or args.check:  # of a run on another machine, where this one has no GPU
-            count = lambda: count_gpus() or None  # noqa: E731
+        is_elsewhere = args.plan or args.dry_run or args.check  # of another machine's run, where this one has no GPU
+        count = functools.partial(_known_gpus, is_elsewhere=is_elsewhere)
         loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra, count_gpus=count)
     except SpecError as error:
         print(error, file=sys.stderr)
@@ -102,14 +99,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from opd.check import check
 
         return check(loaded, is_final=not args.env)
+    if args.plan or args.dry_run:
+        return show(loaded, args)
+    start_run = functools.partial(start, is_final=not args.env, origin=loaded.origin)
     if isinstance(spec, PipelineSpec):
-        return pipeline(spec, loaded, args)
-    if args.plan:
-        return plan(loaded, args)
-    if args.dry_run:
-        print_overrides(spec)
-        return 0
-    return supervised(lambda: start(spec, is_final=not args.env, origin=loaded.origin), grace_s=args.grace_s)
+        from opd.pipeline import run as run_pipeline
+
+        return run_pipeline(spec, start_run, is_final=not args.env, origin=loaded.origin, grace_s=args.grace_s)
+    return supervised(lambda: start_run(spec), grace_s=args.grace_s)
 
 
 @functools.cache
@@ -125,40 +122,31 @@ def count_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
-def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> int:
-    """Run a pipeline, or print the plans or overrides of its stages; return the exit code."""
-    if not (args.plan or args.dry_run):
-        from opd.pipeline import run as run_pipeline
-
-        def start_stage(stage: AnySpec, within: Run) -> int:
-            return start(stage, is_final=not args.env, origin=loaded.origin, within=within)
-
-        return run_pipeline(spec, start_stage, is_final=not args.env, origin=loaded.origin, grace_s=args.grace_s)
-    stages = stages_of(spec)
-    codes = [0]
-    for stage, planned in zip(stages, before_it_runs(stages), strict=True):
-        print(f"# stage {stage.name}: {planned.kind}, run {planned.name}", flush=True)
-        if args.dry_run:
-            print_overrides(stage.spec)
-        elif isinstance(planned, TrainSpec):
-            codes.append(plan(replace(loaded, spec=planned), args))
-        else:
-            print(f"no plan: kind {planned.kind} has none")
-    return max(codes)
+def _known_gpus(*, is_elsewhere: bool) -> int | None:
+    """Return the GPUs of this machine. None means that a Ray cluster or another machine has those of the run."""
+    return None if os.environ.get("RAY_ADDRESS") else count_gpus() or (None if is_elsewhere else 0)
 
 
-def plan(loaded: Loaded, args: argparse.Namespace) -> int:
-    """Print the memory of a GPU in each phase; 2 where it does not fit."""
+def show(loaded: Loaded, args: argparse.Namespace) -> int:
+    """Print verl's overrides, or the memory of a GPU in each phase, of a run or of each stage; 2 where it does not fit."""
     from opd.memory.command import run as print_plan
 
-    apply_experiment(dump_spec(loaded.spec), is_final=not args.env)
-    return print_plan(loaded)
-
-
-def print_overrides(spec: AnySpec) -> None:
-    """Print verl's overrides, one a line; nothing for a conversion."""
+    spec, codes = loaded.spec, [0]
+    if isinstance(spec, PipelineSpec):
+        stages = stages_of(spec)
+        for stage, planned in zip(stages, before_it_runs(stages), strict=True):
+            print(f"# stage {stage.name}: {planned.kind}, run {planned.name}", flush=True)
+            if args.dry_run or isinstance(planned, TrainSpec):
+                codes.append(show(replace(loaded, spec=stage.spec if args.dry_run else planned), args))
+            else:
+                print(f"no plan: kind {planned.kind} has none")
+        return max(codes)
+    if args.plan:
+        apply_experiment(dump_spec(spec), is_final=not args.env)
+        return print_plan(loaded)
     for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
         print(line)
+    return 0
 
 
 def report(loaded: Loaded) -> None:
