@@ -24,6 +24,7 @@ from opd.experiment import (
     dump_spec,
     load_spec,
 )
+from opd.experiment.base import value_at
 from opd.experiment.load import SITE_VARIABLE
 from opd.experiment.pipeline import before_it_runs, stages_of
 from opd.experiment.run_config import RunFacts
@@ -204,19 +205,25 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
 
 
 def check_machine(spec: AnyRunSpec, *, origin: str = "") -> None:
-    """Refuse a run that wants more GPUs than this machine has, before anything starts; a Ray cluster is asked later.
+    """Refuse a run that wants more than this machine has, before anything starts; a Ray cluster is asked later.
 
     Raises:
-        SpecError: with the two keys that mend it.
+        SpecError: with the keys that mend it.
     """
-    if spec.device == "cpu" or os.environ.get("RAY_ADDRESS") or (found := count_gpus()) >= spec.num_ranks:
+    if os.environ.get("RAY_ADDRESS"):
         return
-    path, fix = "device", "set device: cpu, and remove trainer.gpus_per_node"
-    if found:
-        path, fix = "trainer.gpus_per_node", f"set trainer.nnodes: 1 and trainer.gpus_per_node: {found}"
-    wanted = f"the run wants {spec.num_ranks} GPUs (trainer.nnodes x gpus_per_node)"
-    problem = spec.broken(path, f"{wanted}, and this machine has {found or 'none'}", fix)
-    raise SpecError([problem], origin=origin)
+    problems = []
+    if value_at(spec, "teacher.serve"):
+        fix = "start a server yourself, and set teacher.url in its place"
+        problems.append(spec.broken("teacher.serve", "the chart makes the servers, and only in a cluster", fix))
+    if spec.device == "cuda" and (found := count_gpus()) < spec.num_ranks:
+        path, fix = "device", "set device: cpu, and remove trainer.gpus_per_node"
+        if found:
+            path, fix = "trainer.gpus_per_node", f"set trainer.nnodes: 1 and trainer.gpus_per_node: {found}"
+        wanted = f"the run wants {spec.num_ranks} GPUs (trainer.nnodes x gpus_per_node)"
+        problems.append(spec.broken(path, f"{wanted}, and this machine has {found or 'none'}", fix))
+    if problems:
+        raise SpecError(problems, origin=origin)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Defaults that follow from other keys follow them; tests/promises has the scripts' defaults."""
 
-import json
 import re
 
 import pytest
@@ -74,13 +73,6 @@ def test_names_of_two_models_never_collide_however_long_or_foreign_they_are(mini
     names = [name(model) for model in (long, f"{long}-Instruct", "模型", "模型二", "Qwen3-8B", "Qwen3-4B")]
     assert len(set(names)) == len(names)
     assert name(long) == names[0]
-
-
-@pytest.mark.parametrize(("context", "length"), [(4096, 2048), (40960, 8192), (1024, 8192), (None, 8192)])
-def test_responses_are_no_longer_than_a_local_models_context(context, length, minimal, tmp_path):
-    config = {} if context is None else {"max_position_embeddings": context}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert parse_tree(tree_of(minimal, "opd", model__path=str(tmp_path))).spec.data.max_response_length == length
 
 
 def test_a_model_may_be_given_by_its_path_alone():

@@ -110,9 +110,10 @@ def test_a_repository_without_weights_is_refused_before_anything_is_fetched(hub)
 
 @pytest.mark.parametrize(
     ("num", "keys", "fix"),
-    [(0, {"device": "cuda"}, "set device: cpu, and remove trainer.gpus_per_node"), (1, {"trainer.gpus_per_node": 8}, "gpus_per_node: 1")],
+    [(0, {"device": "cuda"}, "set device: cpu, and remove trainer.gpus_per_node"), (1, {"trainer.gpus_per_node": 8}, "gpus_per_node: 1"),
+     (8, {"teacher.serve.gpus": 1}, "start a server yourself")],
 )  # fmt: skip
-def test_a_machine_with_too_few_gpus_is_named_with_the_keys_that_mend_it(monkeypatch, num, keys, fix):
+def test_a_machine_with_too_few_gpus_or_no_chart_is_named_with_the_keys_that_mend_it(monkeypatch, num, keys, fix):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("opd.launch.count_gpus", lambda: num)
     tree = {"kind": "opd", "model": "m", "teacher": "t"}

@@ -86,6 +86,8 @@ def _rollout(spec: SamplingSpec) -> Problems:
         yield spec.broken("rollout.name", rule, "remove rollout.name, or set the other device")
     if spec.kind in ASKS and value_at(spec, "teacher") and not value_at(spec, "teacher.url"):
         yield spec.broken("teacher.url", "an evaluation asks a teacher on a server", "set it, or model.path alone")
+    if value_at(spec, "teacher") and value_at(spec, "eval.checkpoint"):
+        yield spec.broken("eval.checkpoint", "the teacher answers, and not this checkpoint", "remove it, or teacher")
     for key, greedy in (("rollout.temperature", ""), ("rollout.val.temperature", ", or 0")):
         temperature = value_at(spec, key)
         if rollout.name == "vllm" and (temperature > 2 or 0 < temperature < 0.01):
@@ -132,8 +134,9 @@ def _served(spec: DistillationSpec) -> Problems:
     for name in (name for name, teacher in spec.teachers.items() if teacher.serve):
         rule = "the chart serves the one teacher of all rows"
         yield spec.broken(f"teachers.{name}.serve", rule, "start this server yourself, and give its url")
-    for at, teacher in spec.served_teachers.items():
-        if teacher.top_k != next(iter(spec.served_teachers.values())).top_k:
+    served = spec.served_teachers
+    for at, teacher in served.items():
+        if teacher.top_k != next(iter(served.values())).top_k:
             yield spec.broken(f"{at}.top_k", "all served teachers report equally many tokens", "give all the same")
     for key in _keys(spec, "loss_type", "loss_type", "topk_reverse_kl") if spec.has_events else ():
         rule = "a served teacher has its own events: its `top_k` tokens, and all others as one"

@@ -47,7 +47,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     A raw override of the spec replaces a computed one of the same key and comes last.
     """
     raw = {parsed["key"]: text for text in spec.overrides if (parsed := parse_raw(text))}
-    groups = [_direct(spec, run), _models(spec), _rollout(spec, raw), _data(spec), _trainer(spec, run), _ray(spec, run)]
+    groups = [_direct(spec, run), _models(spec), _rollout(spec, raw), _data(spec), _run(spec, run)]
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     if not isinstance(spec, SftSpec) and not raw.keys() & _REWARD_PATHS:
         groups.append(_reward(spec))
@@ -144,15 +144,12 @@ def _reward(spec: AnySamplingSpec) -> Pairs:
         yield f"{options}.database_dir", agent.database_dir
 
 
-def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.experiment_name", run.run_id
     yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     if isinstance(spec, EvalSpec):
         yield from {"trainer.val_only": True, "trainer.val_before_train": True, "trainer.total_epochs": 0}.items()
         yield from {"trainer.save_freq": -1, "trainer.test_freq": -1}.items()
-
-
-def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     for name, value in sorted(spec.env.items()):
         yield f"++{RAY_INIT}.runtime_env.env_vars.{name}", value
     if not run.in_ray_cluster:
