@@ -23,24 +23,20 @@ from opd.runs.origin import version_of
 from opd.store.access import apply_experiment, is_store_url
 from opd.store.remote import open_store
 
-EXIT_REFUSED = SpecError.exit_code
-
 
 def check(loaded: Loaded, *, is_final: bool) -> int:
     """Print every problem of the file, its cluster section and its inputs; return 2 if there is one, else 0.
 
     Args:
-        loaded: the experiment.
         is_final: the spec outranks this process's environment, as in a pod.
     """
     if why := misfit(os.environ.get(CHART_VARIABLE, ""), version_of("opd")):
         print(f"opd.launch: {why}", file=sys.stderr)
-        return EXIT_REFUSED
+        return SpecError.exit_code
     apply_experiment(dump_spec(loaded.spec), is_final=is_final)
-    problems = list(_problems(loaded))
-    if problems:
+    if problems := list(_problems(loaded)):
         print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
-        return EXIT_REFUSED
+        return SpecError.exit_code
     print(f"opd.launch: {loaded.origin}: the file and its inputs can be used")
     return 0
 

@@ -11,20 +11,9 @@ from dataclasses import replace
 
 from opd.cluster.supervise import DEFAULT_GRACE_S, supervised
 from opd.errors import EXIT_INTERRUPTED
-from opd.experiment import (
-    AnyRunSpec,
-    AnySpec,
-    ConvertSpec,
-    Loaded,
-    OpdAgentSpec,
-    OpdSpec,
-    PipelineSpec,
-    SpecError,
-    TrainSpec,
-    dump_spec,
-    load_spec,
-)
+from opd.experiment import Loaded, PipelineSpec, SpecError, dump_spec, load_spec
 from opd.experiment.base import value_at
+from opd.experiment.kinds import AnyRunSpec, AnySpec, ConvertSpec, DistillationSpec, TrainSpec
 from opd.experiment.load import SITE_VARIABLE
 from opd.experiment.pipeline import before_it_runs, stages_of
 from opd.experiment.run_config import RunFacts
@@ -124,7 +113,7 @@ def count_gpus() -> int:
 
 
 def _known_gpus(*, is_elsewhere: bool) -> int | None:
-    """Return the GPUs of this machine. None means that a Ray cluster or another machine has those of the run."""
+    """Return the GPUs of this machine. None means that the run is on another machine."""
     return None if os.environ.get("RAY_ADDRESS") else count_gpus() or (None if is_elsewhere else 0)
 
 
@@ -192,7 +181,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
         check_inputs(Inputs.of(spec), origin=origin)
     except SpecError as error:
         return refuse(spec, error)
-    teachers = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
+    teachers = spec.named_teachers if isinstance(spec, DistillationSpec) else {}
     run = facts(
         spec,
         model_path=fetch_model("model.path", spec.model.path, spec.model.revision),

@@ -12,7 +12,7 @@ from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, load_environm
 from opd.data.reading import PROMPT, How
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.errors import Problem, SpecError
-from opd.experiment.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.experiment.kinds import AnyRunSpec, DistillationSpec, EvalSpec, OpdSpec, SftSpec
 from opd.experiment.rules import config_problems
 from opd.inputs.data import DataSet, data_problems
 from opd.inputs.models import config_of_folder, model_problems
@@ -55,12 +55,22 @@ class Inputs:
     def of(cls, spec: AnyRunSpec) -> "Inputs":
         """Return the inputs of a spec."""
         models = [("model.path", spec.model.path)]
-        named = {} if isinstance(spec, SftSpec) else {"reward.path": spec.reward.path}
+        agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
+        places: list[tuple[str, str | None]] = [] if isinstance(spec, SftSpec) else [("reward.path", spec.reward.path)]
         if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
             models = []  # the checkpoint becomes the model
-        if isinstance(spec, OpdSpec | OpdAgentSpec):
+        if isinstance(spec, DistillationSpec):
             models += [(f"{key}.path", teacher.path) for key, teacher in spec.named_teachers.items()]
-            named["opd.importance.problems.pass_rates"] = spec.opd.importance.problems.pass_rates
+            places.append(("opd.importance.problems.pass_rates", spec.opd.importance.problems.pass_rates))
+            places += [("opd.teacher_answers", path) for path in spec.opd.teacher_answers or ()]
+            served = [(f"{key}.path", one.path) for key, one in spec.served_teachers.items() if one.serve]
+            places += [(key, path) for key, path in served if path.startswith("/")]  # others may be names of the hub
+        if isinstance(spec, SftSpec):
+            places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
+        if agent is not None and agent.enable_tools:
+            places += [(f"agent.{key}", getattr(agent, key)) for key in ("database_dir", "tool_config_path")]
+            own = {"agent.toolset": agent.toolset, "agent.program": agent.program}
+            places += [(key, source_of(name)) for key, name in own.items() if name]
         is_sft = isinstance(spec, SftSpec) and spec.sft.teacher_answers is None
         how = How(MESSAGES if is_sft else PROMPT, spec.data.columns.prompt or "", spec.data.columns.answer or "")
         data = [DataSet(key="data.val", files=spec.data.val, how=how, scorer=_scorer_of_texts(spec))]
@@ -73,44 +83,25 @@ class Inputs:
                 how=how,
                 scorer=_scorer_of_texts(spec, of_training=True),
                 split=spec.data.split,
-                columns=spec.prompt_columns if isinstance(spec, OpdSpec | OpdAgentSpec) else (),
+                columns=spec.prompt_columns if isinstance(spec, DistillationSpec) else (),
             )
             data.insert(0, train)
-        agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
-        if agent is not None and agent.enable_tools:
-            named |= {
-                "agent.database_dir": agent.database_dir,
-                "agent.toolset": agent.toolset and source_of(agent.toolset),
-                "agent.program": agent.program and source_of(agent.program),
-                "agent.tool_config_path": agent.tool_config_path,
-            }
-        places = [(key, path) for key, path in named.items() if path is not None]
-        if isinstance(spec, OpdSpec | OpdAgentSpec):
-            places += [("opd.teacher_answers", path) for path in spec.opd.teacher_answers or ()]
-            served = ((f"{key}.path", one.path) for key, one in spec.served_teachers.items() if one.serve)
-            places += [(key, path) for key, path in served if path.startswith("/")]  # others may be names of the hub
-        if isinstance(spec, SftSpec):
-            places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
-        return cls(models=models, data=data, places=places, spec=spec)
+        given = [(key, path) for key, path in places if path is not None]
+        return cls(models=models, data=data, places=given, spec=spec)
 
 
 def _scorer_of_texts(spec: AnyRunSpec, *, of_training: bool = False) -> str:
-    """Return the name of a reward function that reads ground truths as text.
+    """Return the name of a reward function that reads ground truths as text, of the training prompts or the others.
 
-    The name is empty where the function reads what it likes, or nothing is learnt from it.
-
-    Args:
-        of_training: of the training prompts, which a distillation may have without answers.
+    The name is empty where the function reads what it likes, or nothing is learnt or reported from it.
     """
-    if isinstance(spec, SftSpec):
+    if isinstance(spec, SftSpec) or spec.reward.function in ("environment", "custom"):
         return ""
-    if of_training and isinstance(spec, OpdSpec | OpdAgentSpec) and not spec.learns_from_rewards:
-        return ""
-    if not of_training and not isinstance(spec, EvalSpec):
-        trainer = spec.trainer
-        if trainer.test_freq <= 0 and not trainer.val_before_train:  # nothing is reported of it
-            return ""
-    return "" if spec.reward.function in ("environment", "custom") else spec.reward.function
+    if of_training:
+        is_used = not isinstance(spec, DistillationSpec) or spec.learns_from_rewards
+    else:
+        is_used = isinstance(spec, EvalSpec) or spec.trainer.test_freq > 0 or spec.trainer.val_before_train
+    return spec.reward.function if is_used else ""
 
 
 def check_inputs(inputs: Inputs, *, origin: str = "") -> None:

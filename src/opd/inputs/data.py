@@ -40,7 +40,7 @@ class DataSet:
         key: of the spec, `data.train` or `data.val`.
         files: in their order; or folders; a URL, or a bundled name such as `toy://train`, is not looked at.
         batch_size: prompts of a training step; None where any number of rows will do. Not compared with conversations.
-        max_samples: rows that are used at most; None: all.
+        max_samples: rows that are used at most. None means all.
         scorer: the built-in scorer that reads the ground truths, as text; empty: another function, or none.
         split: the part of the rows that is used.
         columns: (key of the spec, `COLUMN` or `COLUMN.FIELD`) of what else is read of each row.

@@ -33,9 +33,9 @@ class Choice:
     offload_teacher: bool
     offload_params: bool
     offload_optimizer: bool
-    defer_sync: bool
-    keep_gathered: bool
-    cache_bytes: int
+    defer_sync: bool = False
+    keep_gathered: bool = False
+    cache_bytes: int = 0
     checkpointing: bool
     activation_share: float
     score_tokens: int
