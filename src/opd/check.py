@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from opd.errors import StoreError, Unfit, UnusableInput
-from opd.experiment import AnyRunSpec, AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
+from opd.experiment import AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
 from opd.experiment.base import value_at
 from opd.experiment.cluster import load_cluster
 from opd.experiment.kinds import DistillationSpec, SftSpec
@@ -55,7 +55,7 @@ def _problems(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
-    """Yield what is wrong with files and folders of this machine and with objects of a store."""
+    """Yield what is wrong with files and models of this machine, as the run finds it, and with objects of a store."""
     if isinstance(spec, ConvertSpec):
         return
     if isinstance(spec, DistillationSpec) and find_spec("torch"):  # divergences are functions of torch
@@ -66,7 +66,13 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
     try:
         check_inputs(inputs)
         if inputs.models and all(Path(path).is_dir() for _, path in inputs.models):
-            _check_models(spec, inputs)
+            from opd.rollout.reward import check_reward
+            from opd.trainer.entry import check_models, compose
+
+            config = compose(spec, RunFacts(run_id=spec.name, run_dir=spec.output.root))
+            if not isinstance(spec, SftSpec):
+                check_reward(config)
+            check_models(config, inputs)
     except SpecError as error:
         yield from error.problems
     except (Unfit, ModelUnreadable) as error:
@@ -75,27 +81,12 @@ def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
         key, rule = error.args
         yield Problem(path=key, value=value_at(spec, key), rule=rule)
     named = [*inputs.models, *inputs.places, *((data.key, path) for data in inputs.data for path in data.files)]
-    for key, url in named:
-        if is_store_url(url) and (why := _unusable(url)):
-            yield Problem(path=key, value=url, rule=why, fix="check the path, the bucket and the store's credentials")
-
-
-def _check_models(spec: AnyRunSpec, inputs: Inputs) -> None:
-    """Check models on this machine as the run does before it loads them: configs, chat template, tokenizers."""
-    from opd.rollout.reward import check_reward
-    from opd.trainer.entry import check_models, compose
-
-    config = compose(spec, RunFacts(run_id=spec.name, run_dir=spec.output.root))
-    if not isinstance(spec, SftSpec):
-        check_reward(config)
-    check_models(config, inputs)
-
-
-def _unusable(url: str) -> str:
-    """Return why an object or a folder of a store cannot be read; empty where it can."""
-    above, _, name = url.rstrip("/").rpartition("/")
-    try:
-        store = open_store(above)
-        return "" if store.exists(name) or store.children(name) else "the store has nothing there"
-    except StoreError as error:
-        return f"the store cannot be read: {error}"
+    for key, url in ((key, path) for key, path in named if is_store_url(path)):
+        above, _, name = url.rstrip("/").rpartition("/")
+        try:
+            store = open_store(above)
+            rule = "" if store.exists(name) or store.children(name) else "the store has nothing there"
+        except StoreError as error:
+            rule = f"the store cannot be read: {error}"
+        if rule:
+            yield Problem(path=key, value=url, rule=rule, fix="check the path, the bucket and the store's credentials")

@@ -37,27 +37,18 @@ exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    out = argparse.ArgumentParser(
-        prog="python -m opd.launch",
-        usage="%(prog)s EXP.yaml [options] [-- KEY=VALUE ...]",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    usage, form = "%(prog)s EXP.yaml [options] [-- KEY=VALUE ...]", argparse.RawTextHelpFormatter
+    out = argparse.ArgumentParser("python -m opd.launch", usage, __doc__, _EPILOG, formatter_class=form)
+    of_site = f"what all runs on a cluster share, such as the store's server (default with --env: ${SITE_VARIABLE})"
     out.add_argument("spec", metavar="EXP.yaml", help="experiment file (.json: as Helm writes it)")
-    out.add_argument(
-        "--site",
-        metavar="FILE",
-        help=f"what all runs on a cluster share, such as the store's server (default with --env: ${SITE_VARIABLE})",
-    )
+    out.add_argument("--site", metavar="FILE", help=of_site)
     out.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of the spec")
     out.add_argument("--name", help="name of the run; same as --set name=NAME")
     out.add_argument("--seed", help="seed of the run; same as --set seed=SEED")
     out.add_argument("--dry-run", action="store_true", help="print verl's overrides, one a line, and start nothing")
     out.add_argument("--plan", action="store_true", help="print what is on a GPU in which phase, and start nothing")
-    out.add_argument(
-        "--check", action="store_true", help="check the file, its cluster section and its inputs, and start nothing"
-    )
+    of_check = "check the file, its cluster section and its inputs, and start nothing"
+    out.add_argument("--check", action="store_true", help=of_check)
     out.add_argument("--env", action="store_true", help="apply the original's environment variables, over the file")
     out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
     return out
@@ -182,11 +173,9 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     except SpecError as error:
         return refuse(spec, error)
     teachers = spec.named_teachers if isinstance(spec, DistillationSpec) else {}
-    run = facts(
-        spec,
-        model_path=fetch_model("model.path", spec.model.path, spec.model.revision),
-        teacher_paths={key: fetch_model(f"{key}.path", one.path, one.revision) for key, one in teachers.items()},
-    )
+    model = fetch_model("model.path", spec.model.path, spec.model.revision)
+    others = {key: fetch_model(f"{key}.path", one.path, one.revision) for key, one in teachers.items()}
+    run = facts(spec, model_path=model, teacher_paths=others)
     print(f"run {spec.name}, in {run.run_dir}", flush=True)
     from opd.trainer.entry import run as work
 

@@ -1,6 +1,6 @@
 """The one rule for secrets: names and values that specs must not hold and that logs, reports and the stored log never show.
 
-Only the standard library is imported, so that the process that copies a run's log starts at once. Each pattern takes time
+Little is imported, so that the process that copies a run's log starts at once. Each pattern takes time
 linear in the text: quantifiers are bounded or possessive, and a word is tried from its beginning only.
 """
 
@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+
+from opd.text import inert
 
 REDACTED = "<redacted>"
 PLACEHOLDER = "..."
@@ -127,8 +129,6 @@ def redact(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return `redact(text)` without line breaks, for a name."""
-    from opd.text import inert
-
     return inert(redact(text), keep="")
 
 
@@ -148,8 +148,6 @@ def _tree(value: Any, name: str, secrets: tuple[str, ...]) -> Any:
 
 
 def _shown(text: str, secrets: tuple[str, ...]) -> str:
-    from opd.text import inert
-
     return inert(without(text, secrets))
 
 

@@ -23,28 +23,21 @@ class Unplannable(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Sizes of a decoder with grouped-query attention and gated feed-forward layers (dense, or a mixture of experts).
+    """Sizes of a decoder with grouped-query attention and gated feed-forward layers (dense, or a mixture of experts)."""
 
-    Attributes:
-        vocab_rows: rows of embedding and head, padding included.
-        tied: embedding and head are one tensor.
-        num_experts: experts of a layer, of which a token visits `experts_per_token`. 0 means dense layers.
-        context: tokens of the longest row. None means that its config does not say.
-    """
-
-    vocab_rows: int
+    vocab_rows: int  # of embedding and head, padding included
     hidden: int
     layers: int
     intermediate: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    tied: bool
+    tied: bool  # embedding and head are one tensor
     attention_bias: bool = False
     qk_norm: bool = False
-    num_experts: int = 0
+    num_experts: int = 0  # of a layer; 0 means dense layers
     experts_per_token: int = 0
-    context: int | None = None
+    context: int | None = None  # tokens of the longest row; None means that its config does not say
 
     @property
     def query_width(self) -> int:

@@ -37,19 +37,12 @@ def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The files and folders that are looked at.
-
-    Attributes:
-        models: (key of the spec, path) of each model.
-        data: each data set.
-        places: (key of the spec, path) of a program, a list or a folder that the run reads.
-        spec: whose rows the model must have room for.
-    """
+    """The files and folders that are looked at; models and places are (key of the spec, path)."""
 
     models: Sequence[tuple[str, str]]
     data: Sequence[DataSet]
-    spec: AnyRunSpec
-    places: Sequence[tuple[str, str]] = ()
+    spec: AnyRunSpec  # whose rows the models must have room for
+    places: Sequence[tuple[str, str]] = ()  # programs, lists and folders that the run reads
 
     @classmethod
     def of(cls, spec: AnyRunSpec) -> "Inputs":

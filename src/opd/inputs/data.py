@@ -34,29 +34,17 @@ _WHOLE, _BY_NAME = Split(), How()
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """The files of one data set.
+    """The files of one data set, and what is asked of their rows."""
 
-    Attributes:
-        key: of the spec, `data.train` or `data.val`.
-        files: in their order; or folders; a URL, or a bundled name such as `toy://train`, is not looked at.
-        batch_size: prompts of a training step; None where any number of rows will do. Not compared with conversations.
-        max_samples: rows that are used at most. None means all.
-        scorer: the built-in scorer that reads the ground truths, as text; empty: another function, or none.
-        split: the part of the rows that is used.
-        columns: (key of the spec, `COLUMN` or `COLUMN.FIELD`) of what else is read of each row.
-        how: layout of the rows; by default found by their columns.
-        written: what people wrote for a file that was fetched, by its place here.
-    """
-
-    key: str
-    files: Sequence[str]
-    batch_size: int | None = None
-    max_samples: int | None = None
-    scorer: str = ""
-    split: Split = _WHOLE
-    columns: tuple[tuple[str, str], ...] = ()
-    how: How = _BY_NAME
-    written: Mapping[str, str] | None = None
+    key: str  # of the spec, `data.train` or `data.val`
+    files: Sequence[str]  # or folders; a URL, or a bundled name such as `toy://train`, is not looked at
+    batch_size: int | None = None  # prompts of a training step; None where any number of rows will do
+    max_samples: int | None = None  # rows that are used at most; None means all
+    scorer: str = ""  # the built-in scorer that reads the ground truths, as text; empty: another function, or none
+    split: Split = _WHOLE  # the part of the rows that is used
+    columns: tuple[tuple[str, str], ...] = ()  # (key of the spec, `COLUMN` or `COLUMN.FIELD`) of what else is read
+    how: How = _BY_NAME  # layout of the rows
+    written: Mapping[str, str] | None = None  # what people wrote for a file that was fetched, by its place here
 
     def name(self, path: str) -> str:
         """Return the name by which the spec calls a file."""
@@ -84,8 +72,7 @@ class _Seen:
 
     num_rows: int = 0
     in_part: int = 0
-    problems: list[tuple[str, str, str]] = field(default_factory=list)
-    """(key of the spec, or empty for the data's; rule; fix) of each."""
+    problems: list[tuple[str, str, str]] = field(default_factory=list)  # (key of the spec or "", rule, fix)
     shapes: set[tuple[str, str]] = field(default_factory=set)
 
 

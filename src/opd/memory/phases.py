@@ -16,30 +16,18 @@ SYNC_BYTES = 2 * 2 * GIB
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Decisions of a plan.
+    """Decisions of a plan; what is offloaded waits on the host except in its own phase."""
 
-    Attributes:
-        offload_teacher: the teachers' weights wait on the host except while their own reads; their heads stay for the student.
-        offload_params, offload_optimizer: the student's weights (and gradients) and AdamW's moments, likewise.
-        defer_sync: gradients are summed unsharded over an update's micro-batches, and reduced once.
-        keep_gathered: gathered weights stay over an update's micro-batches, and are gathered once.
-        cache_bytes: hidden states that stay on the device.
-        checkpointing: the student's layers are recomputed in the backward.
-        activation_share: share that is kept of a layer's activations without checkpointing.
-        score_tokens: tokens of one forward without a gradient, over all ranks that share a sequence.
-        train_tokens: tokens of one micro-batch of the student, likewise.
-    """
-
-    offload_teacher: bool
-    offload_params: bool
+    offload_teacher: bool  # all but the one that reads; their heads stay for the student
+    offload_params: bool  # and gradients
     offload_optimizer: bool
-    defer_sync: bool = False
-    keep_gathered: bool = False
-    cache_bytes: int = 0
-    checkpointing: bool
-    activation_share: float
-    score_tokens: int
-    train_tokens: int
+    defer_sync: bool = False  # gradients are summed unsharded over an update's micro-batches, and reduced once
+    keep_gathered: bool = False  # gathered weights stay over an update's micro-batches, and are gathered once
+    cache_bytes: int = 0  # of hidden states that stay on the device
+    checkpointing: bool  # the student's layers are recomputed in the backward
+    activation_share: float  # kept of a layer's activations without checkpointing
+    score_tokens: int  # of one forward without a gradient, over all ranks that share a sequence
+    train_tokens: int  # of one micro-batch of the student, likewise
 
 
 @dataclass(frozen=True, kw_only=True)
