@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from opd.errors import StoreError, Unfit, UnusableInput
-from opd.experiment import AnySpec, ConvertSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
+from opd.experiment import ConvertSpec, FileSpec, Loaded, PipelineSpec, Problem, SpecError, dump_spec
 from opd.experiment.base import value_at
 from opd.experiment.cluster import load_cluster
 from opd.experiment.kinds import DistillationSpec, SftSpec
@@ -34,29 +34,24 @@ def check(loaded: Loaded, *, is_final: bool) -> int:
         print(f"opd.launch: {why}", file=sys.stderr)
         return SpecError.exit_code
     apply_experiment(dump_spec(loaded.spec), is_final=is_final)
-    if problems := list(_problems(loaded)):
+    problems = list(_problems(loaded.spec))
+    try:
+        load_cluster(loaded.chart.get("cluster", {}), loaded.spec)
+    except SpecError as error:
+        problems = [*error.problems, *problems]
+    if problems:
         print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
         return SpecError.exit_code
     print(f"opd.launch: {loaded.origin}: the file and its inputs can be used")
     return 0
 
 
-def _problems(loaded: Loaded) -> Iterator[Problem]:
-    spec = loaded.spec
-    try:
-        load_cluster(loaded.chart.get("cluster", {}), spec)
-    except SpecError as error:
-        yield from error.problems
-    if not isinstance(spec, PipelineSpec):
-        yield from _of_inputs(spec)
-        return
-    for stage in stages_of(spec):
-        yield from (problem.below(f"stages.{stage.name}") for problem in _of_inputs(stage.spec))
-
-
-def _of_inputs(spec: AnySpec) -> Iterator[Problem]:
+def _problems(spec: FileSpec) -> Iterator[Problem]:
     """Yield what is wrong with files and models of this machine, as the run finds it, and with objects of a store."""
-    if isinstance(spec, ConvertSpec):
+    if isinstance(spec, PipelineSpec):
+        for stage in stages_of(spec):
+            yield from (problem.below(f"stages.{stage.name}") for problem in _problems(stage.spec))
+    if isinstance(spec, ConvertSpec | PipelineSpec):
         return
     if isinstance(spec, DistillationSpec) and find_spec("torch"):  # divergences are functions of torch
         from opd.trainer.entry import loss_problems

@@ -15,9 +15,9 @@ from typing import Any
 
 from opd.cluster.supervise import supervised
 from opd.errors import CorruptRecord, RunError, RunFinished, SpecChanged
-from opd.experiment import AnySpec, BaseSpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
+from opd.experiment import AnySpec, BaseSpec, ConvertSpec, PipelineSpec, SpecError, dump_spec, spec_hash
 from opd.experiment.pipeline import Reference, Stage, stages_of
-from opd.inputs import Inputs, check_inputs
+from opd.inputs import Inputs, input_problems
 from opd.runs.manifest import step_folder
 from opd.runs.progress import PROGRESS
 from opd.runs.result import RESULT_FILE
@@ -61,8 +61,10 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
     following: Following | None = None
     try:
         finished, following = look(stages)
-        if not finished:
-            _check_inputs(stages, origin)
+        runs = [] if finished else [(one.name, one.spec) for one in stages if not isinstance(one.spec, ConvertSpec)]
+        found = {f"stages.{name}": input_problems(Inputs.of(run)) for name, run in runs}
+        if problems := [problem.below(at) for at, of_run in found.items() for problem in of_run]:
+            raise SpecError(problems, origin=origin)
         with attempting(open_run(spec)) as claimed:
             if following is not None:
                 name, resolved = following
@@ -138,16 +140,3 @@ def _headline(spec: AnySpec) -> dict[str, float]:
     with contextlib.suppress(CorruptRecord):
         return Summary.from_json(_store(spec).get_json(SUMMARY_FILE) or {}).latest
     return {}
-
-
-def _check_inputs(stages: Sequence[Stage], origin: str) -> None:
-    """Raise SpecError with every fault of the data and models of all stages, except for results of earlier stages."""
-    problems: list[Problem] = []
-    for stage in stages:
-        try:
-            if not isinstance(stage.spec, ConvertSpec):
-                check_inputs(Inputs.of(stage.spec))
-        except SpecError as error:
-            problems += [problem.below(f"stages.{stage.name}") for problem in error.problems]
-    if problems:
-        raise SpecError(problems, origin=origin)

@@ -108,17 +108,20 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
     Raises:
         SpecError: with every fault found.
     """
+    if problems := list(input_problems(inputs)):
+        raise SpecError(problems, origin=origin)
+
+
+def input_problems(inputs: Inputs) -> Iterator[Problem]:
+    """Yield every fault that `check_inputs` raises."""
     spec = inputs.spec
     is_read_by_vllm = isinstance(spec, EvalSpec) and spec.rollout.name == "vllm"  # its one model, by nothing else
-    problems = [
-        *model_problems(inputs.models, may_be_quantized=is_read_by_vllm),
-        *(problem for key, path in inputs.models for problem in config_problems(spec, config_of_folder(path), key)),
-        *data_problems(inputs.data),
-        *place_problems(inputs.places),
-        *environment_problems(spec),
-    ]
-    if problems:
-        raise SpecError(problems, origin=origin)
+    yield from model_problems(inputs.models, may_be_quantized=is_read_by_vllm)
+    for key, path in inputs.models:
+        yield from config_problems(spec, config_of_folder(path), key)
+    yield from data_problems(inputs.data)
+    yield from place_problems(inputs.places)
+    yield from environment_problems(spec)
 
 
 def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
