@@ -129,7 +129,7 @@ def shared_tokens(
             )
         shared = min(tokens[0].keys() ^ tokens[1].keys())
         _refuse_needed(paths, shared, tokenizers[0], template)
-    _compare_turns(paths, *tokenizers, template)
+    _compare_turns(paths, tokenizers[0], tokenizers[1], template)
     return SharedTokens(shared, *entries)
 
 
@@ -141,7 +141,8 @@ def _compare_turns(
         if render(student, _QUESTION, **template) != render(teacher, _QUESTION, **template):
             differs = "the teacher's own chat template writes a question differently from the student's"
             print(f"{paths}: {differs}", flush=True)
-    ends = [set(map(str, model.convert_ids_to_tokens(end_tokens(model, **template)))) for model in (student, teacher)]
+    tokens = [model.convert_ids_to_tokens([*end_tokens(model, **template)]) for model in (student, teacher)]
+    ends = [set(map(str, found)) for found in tokens]
     if all(ends) and ends[0].isdisjoint(ends[1]):
         own, other = (", ".join(map(repr, sorted(one))) for one in ends)
         raise Unfit(

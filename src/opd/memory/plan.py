@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from opd.memory.job import Job
 from opd.memory.phases import Choice, Phase, phases_of
@@ -93,9 +94,10 @@ def _cached(job: Job, choice: Choice) -> Iterator[Choice]:
 
 def _longer(choice: Choice, name: str, most: int) -> Iterator[Choice]:
     """Yield the choice with `most` tokens and its halves, as long as they are above the tokens that it has."""
-    while most > getattr(choice, name):
-        yield replace(choice, **{name: most})
-        most //= 2
+    fields: dict[str, Any] = {name: most}
+    while fields[name] > getattr(choice, name):
+        yield replace(choice, **fields)
+        fields[name] //= 2
 
 
 def _without(name: str) -> Callable[[Job, Choice], Iterable[Choice]]:
