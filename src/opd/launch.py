@@ -156,7 +156,6 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
 
     Args:
         is_final: the spec outranks this process's environment (`opd.store.access`); false with --env.
-        origin: name of the experiment file, for what is wrong with its data and models.
         within: the attempt of the pipeline that it is a stage of.
     """
     from opd.inputs import Inputs, check_inputs

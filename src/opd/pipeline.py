@@ -40,8 +40,6 @@ def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_
     Args:
         start: runs one stage in this process, `within` the pipeline's attempt, and returns its exit code.
         is_final: the spec outranks this process's environment, as in a pod.
-        origin: name of the experiment file.
-        grace_s: seconds that a stopped stage has to save.
 
     Returns:
         0 where all stages are finished, else the exit code of the stage that is not.

@@ -102,11 +102,7 @@ def secret_values(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """Return the text without secrets.
-
-    Args:
-        secrets: values to remove wherever they occur.
-    """
+    """Return the text without what looks like a secret, and without the given secrets wherever they occur."""
     if len(text) > MAX_CHARS:
         text = f"{text[:MAX_CHARS]}[... {len(text) - MAX_CHARS} characters left out ...]"
     for value in secrets:

@@ -102,9 +102,6 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
 
     A file that this process has looked at before is not read again.
 
-    Args:
-        origin: name of the experiment file, for the message.
-
     Raises:
         SpecError: with every fault found.
     """

@@ -87,10 +87,7 @@ def local_file(key: str, path: str) -> Path:
 
 
 def hub_copy(key: str, url: str) -> str:
-    """Return the local file with a data set of the hub (`opd.experiment.types.hub_url`), by the `datasets` library.
-
-    Args:
-        key: of the spec.
+    """Return the local file with a key's data set of the hub (`opd.experiment.types.hub_url`), by the `datasets` library.
 
     Raises:
         SpecError: the hub has no such data set or split, or the set has several. FetchError: it cannot be reached.

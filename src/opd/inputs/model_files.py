@@ -22,10 +22,7 @@ class ModelUnreadable(RunError):
 
 @contextmanager
 def reading(key: str, path: str) -> Iterator[None]:
-    """Raise an error that names the key for a model that transformers cannot read in the block.
-
-    Args:
-        key: of the spec. path: its value, a folder or a hub id.
+    """Raise an error that names the key and its path for a model that transformers cannot read in the block.
 
     Raises:
         SpecError: the hub has no such model, or does not show it to this token.

@@ -23,10 +23,7 @@ _QUESTION = [{"role": "user", "content": "What is 1 + 1?"}]
 def check_chat_template(config: DictConfig, tokenizer: Any, shapes: Collection[tuple[str, str]] = ()) -> None:
     """Have the student's template write what the run will ask of it: one question, or conversations with tools.
 
-    Args:
-        config: the trainer's. tokenizer: the student's; a custom template of the config becomes its own.
-        shapes: (role, key) of what the messages of the data say, which the template must keep.
-
+    A custom template of the config becomes the tokenizer's own. It must keep `shapes`: (role, key) of what the data say.
     Tools of the user's own (`agent.tool_config_path`) are described once they are made, with the rollout. The template is
     checked without them here, and with them there.
 
@@ -68,12 +65,9 @@ PROBES = (
 class SharedTokens(NamedTuple):
     """Ids below `shared` mean the same token to both models; tokens from there on belong to one of them only."""
 
-    shared: int
-    """Leading vocabulary entries that count in the divergence (heads may be padded beyond)."""
-    student: int
-    """Vocabulary entries of the student: from `shared` to here are tokens that the teacher lacks."""
-    teacher: int
-    """Vocabulary entries of the teacher, likewise."""
+    shared: int  # leading vocabulary entries that count in the divergence (heads may be padded beyond)
+    student: int  # vocabulary entries of the student: from `shared` to here are tokens that the teacher lacks
+    teacher: int  # vocabulary entries of the teacher, likewise
 
     def beyond(self) -> dict[str, int]:
         """Return the entries of each model that has tokens which the other lacks."""
@@ -96,11 +90,7 @@ def shared_tokens(
     Qwen2.5 and Qwen3 do. Then every text without such a token must become the same ids.
 
     Args:
-        student, teacher: folders or hub ids.
-        trust_student, trust_teacher: run code that the model's repository ships.
-        tokenizer: the student's, if not the one in its model's folder; its chat template must write none of the student's own
-            tokens.
-        template_kwargs: the template's arguments.
+        tokenizer: the student's, if not the one of its model; its chat template must write none of the student's own tokens.
         key: the teacher's in the spec, for errors.
 
     Raises:

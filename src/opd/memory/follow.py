@@ -22,10 +22,7 @@ def worker_plan(
     """Return the plan of this worker (a collective call); None, with a warning, for a model whose config names no sizes.
 
     A plan that does not fit is printed and followed all the same: it holds estimates. `opd.launch --plan` refuses it.
-
-    Args:
-        student, teachers: the models' paths.
-        num_sharing: ranks that share the weights.
+    `num_sharing` ranks share the weights.
     """
     first = distributed.get_rank() == 0
     try:
