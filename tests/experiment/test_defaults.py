@@ -15,6 +15,7 @@ SEVERAL = {"teacher": None, "route.to": {"x": "a"}, "teachers": TWO}
 OWN_PROMPT = {"teacher.prompt": "{prompt}"}
 TRAIN, TOOLS_TRAIN = ["data/grpo_processed/train.parquet"], ["data/agent_processed/train.parquet"]
 AGENT = {"agent.database_dir": "d"}
+UNREAD = {"trainer.test_freq": 0, "trainer.val_before_train": False}
 RUN = "s3://b/opd/qwen-jsd/checkpoints/global_step_200"
 
 
@@ -31,12 +32,7 @@ RUN = "s3://b/opd/qwen-jsd/checkpoints/global_step_200"
         ("opd-agent", {}, "data.val.0", "data/agent_processed/val_travel_en.parquet"),
         ("opd", {"data.train": "a.parquet"}, "data.train", ["a.parquet"]),
         ("opd", {"data.train": "a.parquet", "trainer.test_freq": -1}, "data.val", ["a.parquet"]),  # none is read
-        (
-            "sft",
-            {"data.train": "a", "trainer.test_freq": 0, "trainer.val_before_train": False, "data.val": None},
-            "data.val",
-            ["a"],
-        ),
+        ("sft", {"data.train": "a", "data.val": None, **UNREAD}, "data.val", ["a"]),
         ("opd", CPU, "rollout.name", "cpu"),
         ("opd", CPU, "teacher.dtype", "fp32"),
         ("opd", CPU, "actor.param_offload", False),
