@@ -199,14 +199,19 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
 
 
 def _schedule(spec: SamplingSpec) -> Problems:
-    """Check that the schedule carry and its keys belong to kind opd, and enough answers in flight."""
-    rollout, rows = spec.rollout, spec.step_rows
+    """Check that the schedule carry and its keys belong to kind opd."""
+    rollout = spec.rollout
     for key in ("in_flight", "max_age", "keep_prefixes") if rollout.schedule == "strict" else ():
         if getattr(rollout, key) not in (None, False):
             yield spec.broken(f"rollout.{key}", "it belongs to rollout.schedule carry", "remove it, or use carry")
     if rollout.schedule == "carry" and spec.kind != "opd":
         rule = "only kind opd carries answers over an update: others compare whole ones, use tools, or train nothing"
         yield spec.broken("rollout.schedule", rule, _STRICT)
+
+
+def _carried(spec: DistillationSpec) -> Problems:
+    """Check the answers in flight; reject losses, rewards and horizons that need an answer's tokens from one update."""
+    rollout, rows = spec.rollout, spec.step_rows
     if rollout.schedule == "strict" or spec.kind != "opd":
         return
     in_flight, max_age = spec.carried
@@ -220,12 +225,6 @@ def _schedule(spec: SamplingSpec) -> Problems:
     if rollout.keep_prefixes and (rollout.free_cache_engine or rollout.name == "cpu"):
         rule = "only vLLM with rollout.free_cache_engine: false has its keys and values still after an update"
         yield spec.broken("rollout.keep_prefixes", rule, "set free_cache_engine: false, or keep_prefixes: false")
-
-
-def _carried_losses(spec: DistillationSpec) -> Problems:
-    """Reject losses, rewards and horizons that need an answer's tokens from one update."""
-    if spec.rollout.schedule == "strict" or spec.kind != "opd":
-        return
     of_prompt = "it compares answers of one prompt, and carry trains them in different updates"
     sampled = "it needs tokens of the current student (reverse_kl does not); carry trains on earlier weights' tokens"
     complete = "of complete answers there is nothing to carry over an update"
@@ -268,7 +267,7 @@ _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
     RunSpec: (_attention, _batches, _micro_batches),
     GrpoSpec: (_policy_loss,),
     SamplingSpec: (_rollout, _schedule),
-    DistillationSpec: (_teachers, _served, _rewards, _loss, _carried_losses),
+    DistillationSpec: (_teachers, _served, _rewards, _loss, _carried),
 }
 
 
