@@ -64,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         env: Mapping[str, str] = os.environ if args.env else {}
         site = args.site or env.get(SITE_VARIABLE) or None
         is_elsewhere = args.plan or args.dry_run or args.check  # of another machine's run, where this one has no GPU
-        count = functools.partial(_known_gpus, is_elsewhere=is_elsewhere)
+        unknown = None if is_elsewhere else 0
+        count = lambda: None if os.environ.get("RAY_ADDRESS") else count_gpus() or unknown  # noqa: E731
         loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra, count_gpus=count)
     except SpecError as error:
         print(error, file=sys.stderr)
@@ -101,11 +102,6 @@ def count_gpus() -> int:
     except (OSError, subprocess.TimeoutExpired):
         return 0
     return sum(line.startswith("GPU ") for line in listed.splitlines())
-
-
-def _known_gpus(*, is_elsewhere: bool) -> int | None:
-    """Return the GPUs of this machine. None means that the run is on another machine."""
-    return None if os.environ.get("RAY_ADDRESS") else count_gpus() or (None if is_elsewhere else 0)
 
 
 def show(loaded: Loaded, args: argparse.Namespace) -> int:

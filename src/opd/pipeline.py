@@ -75,7 +75,10 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
                     return code
                 finished[name] = resolved
             for step, run_spec in enumerate(finished.values(), start=1):
-                claimed.log(step, {"pipeline/stages": step, **_headline(run_spec)})
+                latest: dict[str, float] = {}  # loss and score, for the pipeline's line in a list
+                with contextlib.suppress(CorruptRecord):
+                    latest = Summary.from_json(_store(run_spec).get_json(SUMMARY_FILE) or {}).latest
+                claimed.log(step, {"pipeline/stages": step, **latest})
             if len(finished) < len(stages):
                 return EXIT_NEXT_STAGE
             claimed.finish({"steps": len(stages), "stages": {name: found.name for name, found in finished.items()}})
@@ -131,10 +134,3 @@ def _store(spec: BaseSpec) -> Store:
 def _result(spec: AnySpec) -> dict[str, Any]:
     """Return the stage's result.json, empty if it has none."""
     return _store(spec).get_json(RESULT_FILE) or {}
-
-
-def _headline(spec: AnySpec) -> dict[str, float]:
-    """Return loss and score of a finished stage, for the pipeline's line in a list."""
-    with contextlib.suppress(CorruptRecord):
-        return Summary.from_json(_store(spec).get_json(SUMMARY_FILE) or {}).latest
-    return {}

@@ -21,15 +21,11 @@ from opd.isolation.serving import load_named
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def is_module(path: str) -> bool:
-    """Return True if a program of this name may be an importable module."""
-    return bool(_MODULE.fullmatch(path)) and not path.endswith((".py", ".yaml", ".json", ".parquet"))
-
-
 def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """Yield what is wrong with (key, path); URLs, bundled names and importable modules are left to those who resolve them."""
     for key, path in places:
-        if "://" in path or is_module(path) or Path(path).exists():
+        is_module = _MODULE.fullmatch(path) and not path.endswith((".py", ".yaml", ".json", ".parquet"))
+        if "://" in path or is_module or Path(path).exists():
             continue
         rule = f"there is no such file or folder (looked from {Path.cwd()})"
         yield Problem(path=key, value=path, rule=rule, fix="a path that is there")

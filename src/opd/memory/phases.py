@@ -127,13 +127,15 @@ def _student(job: Job, choice: Choice) -> Phase:
     saved = tokens * (shape.compiled_bytes(width) if job.compiled else shape.saved_bytes(width, frozen=frozen))
     inputs = tokens * shape.layers * width * shape.hidden
     kept = inputs if choice.checkpointing else int(shape.layers * saved * choice.activation_share)
+    units = 2 * shape.layer_params + shape.head_params
+    gathered = shape.num_params + (job.adapter_params or 0) if choice.keep_gathered else units
     # The rows of several teachers in a micro-batch make a gradient each, and autograd's sum is one more.
     num_gradients = 0 if frozen else max(len(job.compared), 1) + (len(job.compared) > 1)
     parts = {
         # Kept activations come and go in sizes that the caching allocator cannot all join.
         "reserve": RESERVE_BYTES + (0 if choice.checkpointing else kept // 16),
         "gradients": _gradients(job, choice),
-        "gathered weights": _gathered(job, choice),
+        "gathered weights": width * gathered,
         "activations": kept,
         **_updating(job, choice),
         "head gradient": num_gradients * MASTER_BYTES * shape.head_params,
@@ -164,12 +166,6 @@ def _gradients(job: Job, choice: Choice) -> int:
     if choice.defer_sync and job.num_ranks == 1:
         return unsharded + MASTER_BYTES * units
     return unsharded + _trained_bytes(job)
-
-
-def _gathered(job: Job, choice: Choice) -> int:
-    if choice.keep_gathered:
-        return job.compute_bytes * (job.student.num_params + (job.adapter_params or 0))
-    return job.compute_bytes * (2 * job.student.layer_params + job.student.head_params)
 
 
 def _logits(job: Job, choice: Choice) -> int:
