@@ -52,7 +52,8 @@ class Job:
     @property
     def hidden_bytes(self) -> int:
         """Return the bytes of one step's hidden states, with every response at its longest."""
-        return _share(self.rows_per_step * self.response_tokens, self.sequence_ranks) * self.widest_bytes
+        tokens = self.rows_per_step * self.response_tokens
+        return -(-tokens // self.sequence_ranks) * self.widest_bytes
 
     @property
     def trained_params(self) -> int:
@@ -60,8 +61,4 @@ class Job:
 
     def shared(self, size: int) -> int:
         """Return one rank's share of the bytes of sharded weights."""
-        return _share(size, self.num_ranks)
-
-
-def _share(size: int, ranks: int) -> int:
-    return -(-size // ranks)
+        return -(-size // self.num_ranks)

@@ -148,13 +148,10 @@ def _score_tokens(spec: TrainSpec, job: Job) -> int:
 def _workspace_bytes(spec: TrainSpec, dtypes: frozenset[str], capability: tuple[int, int] | None) -> int:
     """Return the bytes for logits of the largest form that a step of the run takes on a CUDA device."""
     opd = update_settings(spec)
-    losses = [(opd.loss_type, {"policy"})]
-    if isinstance(spec, DistillationSpec):
-        losses = []
-        for stage in opd.stages or (Stage(),):
-            policy = max(opd.policy.weight, stage.policy_weight or 0.0)
-            losses.append((stage.loss_type or opd.loss_type, {"divergence"} | ({"policy"} if policy else set())))
-    forms = [form_of(Need(kind, 0, frozenset(terms), dtypes, capability or (0, 0))) for kind, terms in losses]
+    terms = {"divergence"} if isinstance(spec, DistillationSpec) else {"policy"}
+    terms |= {"policy"} if opd.has_policy else set()
+    kinds = {stage.loss_type or opd.loss_type for stage in opd.stages or (Stage(),)}
+    forms = [form_of(Need(kind, 0, frozenset(terms), dtypes, capability or (0, 0))) for kind in kinds]
     return int((opd.workspace_gib or max(WORKSPACE_GIB[form] for form in forms)) * GIB)
 
 
