@@ -16,8 +16,8 @@ from opd.experiment.verl import compute_overrides
 from opd.inputs.models import fetch_model
 from opd.launch import check_machine, main
 
-EXAMPLES = Path(__file__).parents[1] / "experiment" / "examples"
-OPD = EXAMPLES / "opd.yaml"
+EXAMPLES = Path(__file__).parents[2] / "manifests" / "experiments"
+OPD = EXAMPLES / "opd-qwen3-8b-to-1.7b.yaml"
 HEAVY = ("torch", "verl", "ray", "transformers", "hydra")
 # A plan and a dry run need no more than the tool's own packages.
 ABSENT = (*HEAVY, "huggingface_hub", "tensordict", "tokenizers")
@@ -29,7 +29,7 @@ def launch(*args, env=None, code="import sys; from opd.launch import main; sys.e
     return run_forked(DRY_RUN, "-c", code, *args, cwd=Path.cwd(), env=CLEAN | (env or {}))
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [OPD, EXAMPLES / "convert.yaml"], ids=lambda path: path.stem)
 def test_a_dry_run_prints_the_overrides_one_a_line_and_nothing_else(path):
     done = launch(path, "--dry-run", code=LIGHT)
     assert done.returncode == 0
