@@ -12,18 +12,13 @@ FUSED = Path(__file__).parent / "losses" / "hopper"
 
 
 class Need(NamedTuple):
-    """The facts of a training loss and its device that decide the form in which it runs.
-
-    Args:
-        terms: names of the terms and further inputs of one number per token.
-        dtypes: names of both heads' dtypes, such as `bf16`. capability: of the CUDA device. None means a CPU.
-    """
+    """The facts of a training loss and its device that decide the form in which it runs."""
 
     kind: str
     top_k: int
-    terms: frozenset[str]
-    dtypes: frozenset[str]
-    capability: tuple[int, int] | None
+    terms: frozenset[str]  # names of the terms and further inputs of one number per token
+    dtypes: frozenset[str]  # names of both heads' dtypes, such as `bf16`
+    capability: tuple[int, int] | None  # of the CUDA device; None means a CPU
 
 
 def fused_lacks(need: Need) -> str | None:

@@ -6,34 +6,20 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from opd.cluster.supervise import DEFAULT_GRACE_S, supervised
 from opd.errors import EXIT_INTERRUPTED
-from opd.experiment import (
-    AnyRunSpec,
-    AnySpec,
-    ConvertSpec,
-    Loaded,
-    OpdAgentSpec,
-    OpdSpec,
-    PipelineSpec,
-    Problem,
-    SpecError,
-    TrainSpec,
-    dump_spec,
-    load_spec,
-)
+from opd.experiment import Loaded, PipelineSpec, SpecError, dump_spec, load_spec
+from opd.experiment.base import value_at
+from opd.experiment.kinds import AnyRunSpec, AnySpec, ConvertSpec, DistillationSpec, TrainSpec
 from opd.experiment.load import SITE_VARIABLE
 from opd.experiment.pipeline import before_it_runs, stages_of
 from opd.experiment.run_config import RunFacts
 from opd.experiment.verl import compute_overrides
 from opd.runs.run import Run, refuse
 from opd.store.access import apply_experiment
-
-EXIT_BAD_SPEC = SpecError.exit_code
-OF_TRAINER = ("torch", "ray", "verl")
 
 _EPILOG = """\
 examples:
@@ -51,27 +37,18 @@ exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    out = argparse.ArgumentParser(
-        prog="python -m opd.launch",
-        usage="%(prog)s EXP.yaml [options] [-- KEY=VALUE ...]",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    usage, form = "%(prog)s EXP.yaml [options] [-- KEY=VALUE ...]", argparse.RawTextHelpFormatter
+    out = argparse.ArgumentParser("python -m opd.launch", usage, __doc__, _EPILOG, formatter_class=form)
+    of_site = f"what all runs on a cluster share, such as the store's server (default with --env: ${SITE_VARIABLE})"
     out.add_argument("spec", metavar="EXP.yaml", help="experiment file (.json: as Helm writes it)")
-    out.add_argument(
-        "--site",
-        metavar="FILE",
-        help=f"what all runs on a cluster share, such as the store's server (default with --env: ${SITE_VARIABLE})",
-    )
+    out.add_argument("--site", metavar="FILE", help=of_site)
     out.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of the spec")
     out.add_argument("--name", help="name of the run; same as --set name=NAME")
     out.add_argument("--seed", help="seed of the run; same as --set seed=SEED")
     out.add_argument("--dry-run", action="store_true", help="print verl's overrides, one a line, and start nothing")
     out.add_argument("--plan", action="store_true", help="print what is on a GPU in which phase, and start nothing")
-    out.add_argument(
-        "--check", action="store_true", help="check the file, its cluster section and its inputs, and start nothing"
-    )
+    of_check = "check the file, its cluster section and its inputs, and start nothing"
+    out.add_argument("--check", action="store_true", help=of_check)
     out.add_argument("--env", action="store_true", help="apply the original's environment variables, over the file")
     out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
     return out
@@ -86,34 +63,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         env: Mapping[str, str] = os.environ if args.env else {}
         site = args.site or env.get(SITE_VARIABLE) or None
-        count: Callable[[], int | None] = count_gpus
-        if os.environ.get("RAY_ADDRESS"):
-            count = lambda: None  # noqa: E731
-        elif args.plan or args.dry_run or args.check:  # of a run on another machine, where this one has no GPU
-            count = lambda: count_gpus() or None  # noqa: E731
+        is_elsewhere = args.plan or args.dry_run or args.check  # of another machine's run, where this one has no GPU
+        unknown = None if is_elsewhere else 0
+        count = lambda: None if os.environ.get("RAY_ADDRESS") else count_gpus() or unknown  # noqa: E731
         loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra, count_gpus=count)
     except SpecError as error:
         print(error, file=sys.stderr)
-        return EXIT_BAD_SPEC
+        return error.exit_code
     report(loaded)
     spec = loaded.spec
-    missing = [name for name in OF_TRAINER if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("torch", "ray", "verl") if importlib.util.find_spec(name) is None]
     if missing and not (args.dry_run or args.plan):
         needs = f"opd.launch: the trainer is not installed ({', '.join(missing)}): pip install 'opd[train]' in Python 3.11 to 3.13"
         print(f"{needs}; with vLLM, on GPUs: 'opd[gpu]'", file=sys.stderr)
-        return EXIT_BAD_SPEC
+        return SpecError.exit_code
     if args.check:
         from opd.check import check
 
         return check(loaded, is_final=not args.env)
+    if args.plan or args.dry_run:
+        return show(loaded, args)
+    start_run = functools.partial(start, is_final=not args.env, origin=loaded.origin)
     if isinstance(spec, PipelineSpec):
-        return pipeline(spec, loaded, args)
-    if args.plan:
-        return plan(loaded, args)
-    if args.dry_run:
-        print_overrides(spec)
-        return 0
-    return supervised(lambda: start(spec, is_final=not args.env, origin=loaded.origin), grace_s=args.grace_s)
+        from opd.pipeline import run as run_pipeline
+
+        return run_pipeline(spec, start_run, is_final=not args.env, origin=loaded.origin, grace_s=args.grace_s)
+    return supervised(lambda: start_run(spec), grace_s=args.grace_s)
 
 
 @functools.cache
@@ -129,40 +104,26 @@ def count_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
-def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> int:
-    """Run a pipeline, or print the plans or overrides of its stages; return the exit code."""
-    if not (args.plan or args.dry_run):
-        from opd.pipeline import run as run_pipeline
-
-        def start_stage(stage: AnySpec, within: Run) -> int:
-            return start(stage, is_final=not args.env, origin=loaded.origin, within=within)
-
-        return run_pipeline(spec, start_stage, is_final=not args.env, origin=loaded.origin, grace_s=args.grace_s)
-    stages = stages_of(spec)
-    codes = [0]
-    for stage, planned in zip(stages, before_it_runs(stages), strict=True):
-        print(f"# stage {stage.name}: {planned.kind}, run {planned.name}", flush=True)
-        if args.dry_run:
-            print_overrides(stage.spec)
-        elif isinstance(planned, TrainSpec):
-            codes.append(plan(replace(loaded, spec=planned), args))
-        else:
-            print(f"no plan: kind {planned.kind} has none")
-    return max(codes)
-
-
-def plan(loaded: Loaded, args: argparse.Namespace) -> int:
-    """Print the memory of a GPU in each phase; 2 where it does not fit."""
+def show(loaded: Loaded, args: argparse.Namespace) -> int:
+    """Print verl's overrides, or the memory of a GPU in each phase, of a run or of each stage; 2 where it does not fit."""
     from opd.memory.command import run as print_plan
 
-    apply_experiment(dump_spec(loaded.spec), is_final=not args.env)
-    return print_plan(loaded)
-
-
-def print_overrides(spec: AnySpec) -> None:
-    """Print verl's overrides, one a line; nothing for a conversion."""
+    spec, codes = loaded.spec, [0]
+    if isinstance(spec, PipelineSpec):
+        stages = stages_of(spec)
+        for stage, planned in zip(stages, before_it_runs(stages), strict=True):
+            print(f"# stage {stage.name}: {planned.kind}, run {planned.name}", flush=True)
+            if args.dry_run or isinstance(planned, TrainSpec):
+                codes.append(show(replace(loaded, spec=stage.spec if args.dry_run else planned), args))
+            else:
+                print(f"no plan: kind {planned.kind} has none")
+        return max(codes)
+    if args.plan:
+        apply_experiment(dump_spec(spec), is_final=not args.env)
+        return print_plan(loaded)
     for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
         print(line)
+    return 0
 
 
 def report(loaded: Loaded) -> None:
@@ -191,10 +152,10 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
 
     Args:
         is_final: the spec outranks this process's environment (`opd.store.access`); false with --env.
-        origin: name of the experiment file, for what is wrong with its data and models.
         within: the attempt of the pipeline that it is a stage of.
     """
     from opd.inputs import Inputs, check_inputs
+    from opd.inputs.models import fetch_model
 
     apply_experiment(dump_spec(spec), is_final=is_final)
     if isinstance(spec, ConvertSpec):
@@ -206,12 +167,10 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
         check_inputs(Inputs.of(spec), origin=origin)
     except SpecError as error:
         return refuse(spec, error)
-    teachers = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
-    run = facts(
-        spec,
-        model_path=fetch("model.path", spec.model.path, spec.model.revision),
-        teacher_paths={key: fetch(f"{key}.path", teacher.path, teacher.revision) for key, teacher in teachers.items()},
-    )
+    teachers = spec.named_teachers if isinstance(spec, DistillationSpec) else {}
+    model = fetch_model("model.path", spec.model.path, spec.model.revision)
+    others = {key: fetch_model(f"{key}.path", one.path, one.revision) for key, one in teachers.items()}
+    run = facts(spec, model_path=model, teacher_paths=others)
     print(f"run {spec.name}, in {run.run_dir}", flush=True)
     from opd.trainer.entry import run as work
 
@@ -219,37 +178,25 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
 
 
 def check_machine(spec: AnyRunSpec, *, origin: str = "") -> None:
-    """Refuse a run that wants more GPUs than this machine has, before anything starts; a Ray cluster is asked later.
+    """Refuse a run that wants more than this machine has, before anything starts; a Ray cluster is asked later.
 
     Raises:
-        SpecError: with the two keys that mend it.
+        SpecError: with the keys that mend it.
     """
-    if spec.device == "cpu" or os.environ.get("RAY_ADDRESS") or (found := count_gpus()) >= spec.num_ranks:
+    if os.environ.get("RAY_ADDRESS"):
         return
-    fix = (
-        f"set trainer.nnodes: 1 and trainer.gpus_per_node: {found}"
-        if found
-        else "set device: cpu, and remove trainer.gpus_per_node"
-    )
-    rule = (
-        f"the run wants {spec.num_ranks} GPUs (trainer.nnodes x gpus_per_node), and this machine has {found or 'none'}"
-    )
-    problem = Problem(path="trainer.gpus_per_node" if found else "device", value=spec.device, rule=rule, fix=fix)
-    raise SpecError([problem], origin=origin)
-
-
-def fetch(key: str, path: str, revision: str | None) -> str | None:
-    """Return the folder of a Hugging Face id at a pinned revision; None if none is pinned (verl's loaders resolve it).
-
-    The repository's list of files is judged in both cases, where the hub answers.
-    """
-    from opd.inputs.model_files import reading
-    from opd.inputs.models import fetch_model, is_of_hub
-
-    if revision is None and not is_of_hub(path):
-        return None
-    with reading(key, path):
-        return fetch_model(key, path, revision)
+    problems = []
+    if value_at(spec, "teacher.serve"):
+        fix = "start a server yourself, and set teacher.url in its place"
+        problems.append(spec.broken("teacher.serve", "the chart makes the servers, and only in a cluster", fix))
+    if spec.device == "cuda" and (found := count_gpus()) < spec.num_ranks:
+        path, fix = "device", "set device: cpu, and remove trainer.gpus_per_node"
+        if found:
+            path, fix = "trainer.gpus_per_node", f"set trainer.nnodes: 1 and trainer.gpus_per_node: {found}"
+        wanted = f"the run wants {spec.num_ranks} GPUs (trainer.nnodes x gpus_per_node)"
+        problems.append(spec.broken(path, f"{wanted}, and this machine has {found or 'none'}", fix))
+    if problems:
+        raise SpecError(problems, origin=origin)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 A stage is a run of its own below the pipeline's folder in the store. It is finished if its run has a result under the spec
 that the stage has now; an unfinished stage resumes as any run does. Each process that runs a stage is an attempt of the
-pipeline's own run, whose step is the number of finished stages. In a cluster pods ask for a save in the pipeline's folder.
-The running stage answers there, and between stages the pipeline does.
+pipeline's own run, whose step is the number of finished stages. In a cluster pods ask for a save in the pipeline's folder,
+and the running stage answers there.
 """
 
 import contextlib
@@ -15,14 +15,13 @@ from typing import Any
 
 from opd.cluster.supervise import supervised
 from opd.errors import CorruptRecord, RunError, RunFinished, SpecChanged
-from opd.experiment import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
+from opd.experiment import AnySpec, BaseSpec, ConvertSpec, PipelineSpec, SpecError, dump_spec, spec_hash
 from opd.experiment.pipeline import Reference, Stage, stages_of
-from opd.inputs import Inputs, check_inputs
-from opd.pods import stop
+from opd.inputs import Inputs, input_problems
 from opd.runs.manifest import step_folder
 from opd.runs.progress import PROGRESS
 from opd.runs.result import RESULT_FILE
-from opd.runs.run import Run, attempting, open_run, refuse
+from opd.runs.run import attempting, open_run, refuse
 from opd.runs.summary import SUMMARY_FILE, Summary
 from opd.store.access import apply_experiment
 from opd.store.base import Store
@@ -31,7 +30,7 @@ from opd.store.remote import open_store
 EXIT_NEXT_STAGE = 75
 """Exit code of a process that has finished a stage and leaves others; the parent reads it."""
 
-Start = Callable[[AnySpec, Run], int]
+Start = Callable[..., int]
 Following = tuple[str, AnySpec]
 
 
@@ -39,10 +38,8 @@ def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_
     """Run the pipeline to its end, or to the first stage that fails; see `opd.cluster.supervise.supervised`.
 
     Args:
-        start: runs one stage in this process, within the pipeline's attempt, and returns its exit code.
+        start: runs one stage in this process, `within` the pipeline's attempt, and returns its exit code.
         is_final: the spec outranks this process's environment, as in a pod.
-        origin: name of the experiment file.
-        grace_s: seconds that a stopped stage has to save.
 
     Returns:
         0 where all stages are finished, else the exit code of the stage that is not.
@@ -62,8 +59,10 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
     following: Following | None = None
     try:
         finished, following = look(stages)
-        if not finished:
-            _check_inputs(stages, origin)
+        runs = [] if finished else [(one.name, one.spec) for one in stages if not isinstance(one.spec, ConvertSpec)]
+        found = {f"stages.{name}": input_problems(Inputs.of(run)) for name, run in runs}
+        if problems := [problem.below(at) for at, of_run in found.items() for problem in of_run]:
+            raise SpecError(problems, origin=origin)
         with attempting(open_run(spec)) as claimed:
             if following is not None:
                 name, resolved = following
@@ -71,13 +70,15 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
                 print(f"opd.launch: stage {number}, {name}: run {resolved.name} in {resolved.store.url}", flush=True)
                 PROGRESS.within(f"{name} ({number})")
                 PROGRESS.rest("start")
-                _serve_pods(claimed, num_finished=len(finished))
-                if code := start(resolved, claimed):
+                if code := start(resolved, within=claimed):
                     claimed.fail(f"stage {name}: its run {resolved.name} ended with exit code {code}")
                     return code
                 finished[name] = resolved
             for step, run_spec in enumerate(finished.values(), start=1):
-                claimed.log(step, {"pipeline/stages": step, **_headline(run_spec)})
+                latest: dict[str, float] = {}  # loss and score, for the pipeline's line in a list
+                with contextlib.suppress(CorruptRecord):
+                    latest = Summary.from_json(_store(run_spec).get_json(SUMMARY_FILE) or {}).latest
+                claimed.log(step, {"pipeline/stages": step, **latest})
             if len(finished) < len(stages):
                 return EXIT_NEXT_STAGE
             claimed.finish({"steps": len(stages), "stages": {name: found.name for name, found in finished.items()}})
@@ -87,27 +88,14 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
         if following is None:
             print(f"opd.launch: {done}", file=sys.stderr)
             return 0
-        print(
-            f"opd.launch: {spec.name} finished with other stages than these; {following[0]} has not run. Give the "
-            f"pipeline another name, or delete {open_store(spec.store.url).url}/{spec.name}/{RESULT_FILE} to continue with this one",
-            file=sys.stderr,
-        )
+        rule = f"{spec.name} finished with other stages than these; {following[0]} has not run"
+        fix = f"delete {_store(spec).url}/{RESULT_FILE} to continue with this one"
+        print(f"opd.launch: {rule}. Give the pipeline another name, or {fix}", file=sys.stderr)
         return SpecChanged.exit_code
     except RunError as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
     return 0
-
-
-def _serve_pods(claimed: Run, *, num_finished: int) -> None:
-    """Answer pods that asked for a save while no stage ran, then wait until they are gone. Finished stages are stored."""
-
-    def save() -> int:
-        claimed.hand_over()
-        return num_finished
-
-    if stop.serve(claimed.asked_in, save):
-        claimed.hand_over(back=True)
 
 
 def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:
@@ -139,30 +127,10 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
     return finished, None
 
 
-def _store(spec: AnySpec) -> Store:
+def _store(spec: BaseSpec) -> Store:
     return open_store(spec.store.url).child(spec.name)
 
 
 def _result(spec: AnySpec) -> dict[str, Any]:
     """Return the stage's result.json, empty if it has none."""
     return _store(spec).get_json(RESULT_FILE) or {}
-
-
-def _headline(spec: AnySpec) -> dict[str, float]:
-    """Return loss and score of a finished stage, for the pipeline's line in a list."""
-    with contextlib.suppress(CorruptRecord):
-        return Summary.from_json(_store(spec).get_json(SUMMARY_FILE) or {}).latest
-    return {}
-
-
-def _check_inputs(stages: Sequence[Stage], origin: str) -> None:
-    """Raise SpecError with every fault of the data and models of all stages, except for results of earlier stages."""
-    problems: list[Problem] = []
-    for stage in stages:
-        try:
-            if not isinstance(stage.spec, ConvertSpec):
-                check_inputs(Inputs.of(stage.spec))
-        except SpecError as error:
-            problems += [problem.below(f"stages.{stage.name}") for problem in error.problems]
-    if problems:
-        raise SpecError(problems, origin=origin)

@@ -1,6 +1,6 @@
 """The one rule for secrets: names and values that specs must not hold and that logs, reports and the stored log never show.
 
-Only the standard library is imported, so that the process that copies a run's log starts at once. Each pattern takes time
+Little is imported, so that the process that copies a run's log starts at once. Each pattern takes time
 linear in the text: quantifiers are bounded or possessive, and a word is tried from its beginning only.
 """
 
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from opd.text import inert
+
 REDACTED = "<redacted>"
 PLACEHOLDER = "..."
 """The value in a command that the tool proposes; the person replaces it."""
@@ -17,7 +19,6 @@ MIN_SECRET_CHARS = 6
 """Values of the environment that are shorter ("1", "none") would take innocent text with them."""
 MAX_CHARS = 2**20
 """Longer texts are cut, so that one text cannot hold up the reader of many."""
-_MAX_KEPT_CHARS = 200
 
 _SECRET_NAME = re.compile(
     r"(?i:(?:^|[_.-])(?:token|key|pass|passphrase|pat|secret|credentials?|access_key_id|api_?key)$"
@@ -101,11 +102,7 @@ def secret_values(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """Return the text without secrets.
-
-    Args:
-        secrets: values to remove wherever they occur.
-    """
+    """Return the text without what looks like a secret, and without the given secrets wherever they occur."""
     if len(text) > MAX_CHARS:
         text = f"{text[:MAX_CHARS]}[... {len(text) - MAX_CHARS} characters left out ...]"
     for value in secrets:
@@ -128,8 +125,6 @@ def redact(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return `redact(text)` without line breaks, for a name."""
-    from opd.text import inert
-
     return inert(redact(text), keep="")
 
 
@@ -140,26 +135,16 @@ def redact_tree(value: Any) -> Any:
 
 def _tree(value: Any, name: str, secrets: tuple[str, ...]) -> Any:
     if isinstance(value, Mapping):
-        return {_leaf(str(key), secrets): _tree(inner, str(key), secrets) for key, inner in value.items()}
+        return {_shown(str(key), secrets): _tree(inner, str(key), secrets) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_tree(inner, name, secrets) for inner in value]
     if isinstance(value, str):
-        return REDACTED if value and is_secret_name(name) else _leaf(value, secrets)
+        return REDACTED if value and is_secret_name(name) else _shown(value, secrets)
     return value
 
 
-def _leaf(text: str, secrets: tuple[str, ...]) -> str:
-    # Of many specs the names and most values are the same.
-    return (_shown_again if len(text) <= _MAX_KEPT_CHARS else _shown)(text, secrets)
-
-
 def _shown(text: str, secrets: tuple[str, ...]) -> str:
-    from opd.text import inert
-
     return inert(without(text, secrets))
-
-
-_shown_again = lru_cache(2**14)(_shown)
 
 
 def _without_value(match: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from opd.data.toy import TOY, model_folder
+from opd.data.toy import model_folder
 from opd.errors import StoreUnavailable
 from opd.experiment.defaults import context_of
 from opd.store.remote import open_store
@@ -23,28 +23,21 @@ class Unplannable(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Sizes of a decoder with grouped-query attention and gated feed-forward layers (dense, or a mixture of experts).
+    """Sizes of a decoder with grouped-query attention and gated feed-forward layers (dense, or a mixture of experts)."""
 
-    Attributes:
-        vocab_rows: rows of embedding and head, padding included.
-        tied: embedding and head are one tensor.
-        num_experts: experts of a layer, of which a token visits `experts_per_token`. 0 means dense layers.
-        context: tokens of the longest row. None means that its config does not say.
-    """
-
-    vocab_rows: int
+    vocab_rows: int  # of embedding and head, padding included
     hidden: int
     layers: int
     intermediate: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    tied: bool
+    tied: bool  # embedding and head are one tensor
     attention_bias: bool = False
     qk_norm: bool = False
-    num_experts: int = 0
+    num_experts: int = 0  # of a layer; 0 means dense layers
     experts_per_token: int = 0
-    context: int | None = None
+    context: int | None = None  # tokens of the longest row; None means that its config does not say
 
     @property
     def query_width(self) -> int:
@@ -86,9 +79,8 @@ class ModelShape:
     @property
     def visited_params(self) -> int:
         """Return the entries of one layer that a token visits: of a mixture of experts not all."""
-        return (
-            self.layer_params - max(0, self.num_experts - self.experts_per_token) * 3 * self.hidden * self.intermediate
-        )
+        unvisited = max(0, self.num_experts - self.experts_per_token)
+        return self.layer_params - unvisited * 3 * self.hidden * self.intermediate
 
     def adapter_params(self, rank: int, modules: Collection[str]) -> int:
         """Return the entries of LoRA adapters on the linear layers of these names: rank * (in + out) each.
@@ -154,10 +146,8 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
             context=context_of(config),
         )
     except KeyError as missing:
-        raise Unplannable(
-            f"{name}: its config.json has no {missing}; the memory plan knows decoders whose config names their sizes "
-            "as Llama's and Qwen's do"
-        ) from None
+        known = "the memory plan knows decoders whose config names their sizes as Llama's and Qwen's do"
+        raise Unplannable(f"{name}: its config.json has no {missing}; {known}") from None
 
 
 def read_shape(path: str, *, revision: str | None = None) -> ModelShape:
@@ -172,7 +162,14 @@ def read_config(path: str, *, revision: str | None = None) -> dict[str, Any]:
         Unplannable: there is no config. StoreUnavailable: the store cannot be reached.
     """
     try:
-        config: dict[str, Any] = json.loads(_config_text(path, revision))
+        place = model_folder(path)
+        if "://" in place or Path(place).is_dir():
+            text = open_store(place).get("config.json")
+        else:
+            from huggingface_hub import hf_hub_download  # comes with `make setup`, not with the tool
+
+            text = Path(hf_hub_download(place, "config.json", revision=revision)).read_bytes()
+        config: dict[str, Any] = json.loads(text)
     except StoreUnavailable:
         raise
     except Exception as error:  # each library that reads the store or the hub has classes of its own
@@ -182,15 +179,3 @@ def read_config(path: str, *, revision: str | None = None) -> dict[str, Any]:
             "model on the Hugging Face hub, or a store URL. This machine must reach it with the credentials in its environment"
         ) from error
     return config
-
-
-def _config_text(path: str, revision: str | None) -> str | bytes:
-    if path.startswith(TOY):
-        path = model_folder(path)
-    if "://" in path:
-        return open_store(path).get("config.json")
-    if Path(path).is_dir():
-        return (Path(path) / "config.json").read_bytes()
-    from huggingface_hub import hf_hub_download  # comes with `make setup`, not with the tool
-
-    return Path(hf_hub_download(path, "config.json", revision=revision)).read_bytes()

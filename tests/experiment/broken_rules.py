@@ -61,6 +61,8 @@ RULES = [
     ("opd", {"teacher": None, "opd.teacher_answers": ["a"]}, "teacher", "without a teacher all answers",
      {"opd.stages": [{"rollouts": "teacher"}]}),
     ("eval", {"teacher.path": "t"}, "teacher.url", "asks a teacher on a server", {"teacher.url": "http://a:1/v1"}),
+    ("eval", {"teacher.path": "t", "teacher.url": "http://a:1/v1", "eval.checkpoint": "c"}, "eval.checkpoint",
+     "the teacher answers", {"teacher": None}),
     ("opd", SEVERAL | {"teachers.b.offload": False}, "teachers.b.offload", "wait in one place",
      {"teachers.a.offload": False}),
     ("opd", SEVERAL | {"actor.ulysses_sequence_parallel_size": 2}, "actor.ulysses_sequence_parallel_size",

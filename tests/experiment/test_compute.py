@@ -41,8 +41,6 @@ def lora(*modules):
         (OPD, {"rollout": {"schedule": "carry"}}, BACKEND, None),
         (OPD, {"rollout": {"engine_kwargs": {"distributed_executor_backend": "mp"}}}, BACKEND, "mp"),
         (OPD, {"overrides": [f"{BACKEND}=mp"]}, BACKEND, "mp"),
-        # Servers of two GPUs, by a key that the spec does not have.
-        (OPD, {"overrides": [f"++{ROLLOUT}.pipeline_model_parallel_size=2"]}, BACKEND, None),
         (OPD, {"device": "cpu"}, BACKEND, None),
         (OPD, {"opd": {"loss_type": "jsd"}}, f"{ACTOR}.use_kl_loss", "false"),
         (OPD, {"actor": {"optimizer_offload": False}}, f"{ACTOR}.fsdp_config.param_offload", "true"),

@@ -1,6 +1,5 @@
 """Defaults that follow from other keys follow them; tests/promises has the scripts' defaults."""
 
-import json
 import re
 
 import pytest
@@ -16,6 +15,7 @@ SEVERAL = {"teacher": None, "route.to": {"x": "a"}, "teachers": TWO}
 OWN_PROMPT = {"teacher.prompt": "{prompt}"}
 TRAIN, TOOLS_TRAIN = ["data/grpo_processed/train.parquet"], ["data/agent_processed/train.parquet"]
 AGENT = {"agent.database_dir": "d"}
+UNREAD = {"trainer.test_freq": 0, "trainer.val_before_train": False}
 RUN = "s3://b/opd/qwen-jsd/checkpoints/global_step_200"
 
 
@@ -32,12 +32,7 @@ RUN = "s3://b/opd/qwen-jsd/checkpoints/global_step_200"
         ("opd-agent", {}, "data.val.0", "data/agent_processed/val_travel_en.parquet"),
         ("opd", {"data.train": "a.parquet"}, "data.train", ["a.parquet"]),
         ("opd", {"data.train": "a.parquet", "trainer.test_freq": -1}, "data.val", ["a.parquet"]),  # none is read
-        (
-            "sft",
-            {"data.train": "a", "trainer.test_freq": 0, "trainer.val_before_train": False, "data.val": None},
-            "data.val",
-            ["a"],
-        ),
+        ("sft", {"data.train": "a", "data.val": None, **UNREAD}, "data.val", ["a"]),
         ("opd", CPU, "rollout.name", "cpu"),
         ("opd", CPU, "teacher.dtype", "fp32"),
         ("opd", CPU, "actor.param_offload", False),
@@ -74,13 +69,6 @@ def test_names_of_two_models_never_collide_however_long_or_foreign_they_are(mini
     names = [name(model) for model in (long, f"{long}-Instruct", "模型", "模型二", "Qwen3-8B", "Qwen3-4B")]
     assert len(set(names)) == len(names)
     assert name(long) == names[0]
-
-
-@pytest.mark.parametrize(("context", "length"), [(4096, 2048), (40960, 8192), (1024, 8192), (None, 8192)])
-def test_responses_are_no_longer_than_a_local_models_context(context, length, minimal, tmp_path):
-    config = {} if context is None else {"max_position_embeddings": context}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert parse_tree(tree_of(minimal, "opd", model__path=str(tmp_path))).spec.data.max_response_length == length
 
 
 def test_a_model_may_be_given_by_its_path_alone():

@@ -43,11 +43,7 @@ MICRO = {"actor.ppo_micro_batch_size_per_gpu": 2}
         ("opd", {"opd.teacher_answers": "a.parquet", "opd.stages": [{"rollouts": "teacher"}]}, ""),
         ("opd", MICRO | {"actor.use_dynamic_bsz": True}, "cuts by tokens"),
         ("opd", MICRO | {"opd.train_tokens": 4096}, "opd.train_tokens"),
-        (
-            "opd",
-            {"actor.ppo_max_token_len_per_gpu": 30000, "actor.use_dynamic_bsz": False},
-            "without actor.use_dynamic",
-        ),
+        ("opd", {"actor.ppo_max_token_len_per_gpu": 30000, "actor.use_dynamic_bsz": False}, "without actor.use_dyn"),
     ],
 )
 def test_what_is_probably_not_meant_is_remarked_and_nothing_else(kind, changes, words, minimal):

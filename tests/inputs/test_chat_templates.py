@@ -42,17 +42,9 @@ def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | 
     ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r"))
     loop = "single_turn_agent" if max_parallel_calls is None else AGENT_LOOP
     paths = {"path": str(model), "tokenizer_path": None, "custom_chat_template": custom, "trust_remote_code": False}
-    config = OmegaConf.create(
-        {
-            KEY: ours.text(),
-            "data": {"max_prompt_length": 64, "max_response_length": 64},
-            "actor_rollout_ref": {
-                "model": paths,
-                "rollout": {"agent": {"default_agent_loop": loop}},
-            },
-        }
-    )
-    check_chat_template(config, AutoTokenizer.from_pretrained(model))
+    role = {"model": paths, "rollout": {"agent": {"default_agent_loop": loop}}}
+    tree = {KEY: ours.text(), "data": {"max_prompt_length": 64, "max_response_length": 64}, "actor_rollout_ref": role}
+    check_chat_template(OmegaConf.create(tree), AutoTokenizer.from_pretrained(model))
 
 
 @pytest.mark.slow

@@ -10,18 +10,9 @@ PROMPT = 100
 
 
 def spec(response: int, *, kind: str = "opd", model: str = "toy://student", **more):
-    tree = {
-        "kind": kind,
-        "device": "cpu",
-        "model": {"path": model},
-        "data": {
-            "train": ["toy://train"],
-            "val": ["toy://heldout"],
-            "max_prompt_length": PROMPT,
-            "max_response_length": response,
-        },
-        "trainer": {"gpus_per_node": 1},
-    }
+    data = {"train": ["toy://train"], "val": ["toy://heldout"]}
+    data |= {"max_prompt_length": PROMPT, "max_response_length": response}
+    tree = {"kind": kind, "device": "cpu", "model": {"path": model}, "data": data, "trainer": {"gpus_per_node": 1}}
     if kind.startswith("opd"):
         tree["teacher"] = {"path": "toy://teacher"}
     if kind == "opd-agent":

@@ -75,10 +75,8 @@ def test_a_missing_file_is_named_with_those_next_to_it(tmp_path):
 def test_an_address_that_no_data_are_read_from_is_refused_with_the_forms_of_one(path):
     found = only([path], batch_size=1)
     assert found.rule == f"no data are read from {path.partition('://')[0]}://"
-    assert (
-        "the file's path, of the hub {path: OWNER/NAME, split: train}, or the URL of a copy in a store (s3://"
-        in found.fix
-    )
+    forms = "the file's path, of the hub {path: OWNER/NAME, split: train}, or the URL of a copy in a store (s3://"
+    assert forms in found.fix
     assert faults(["s3://bucket/train.jsonl", "hub://openai/gsm8k?split=train", "toy://train", "agent://train"]) == []
 
 
@@ -87,9 +85,8 @@ def test_a_damaged_file_is_found_wherever_it_is_damaged(tmp_path, cut):
     path = tmp_path / "a.parquet"
     write_rows(path, prompt_rows(200))
     whole = path.read_bytes()
-    path.write_bytes(
-        {"all": b"<html>404</html>", "footer": whole[:-100], "page": whole[:4] + b"\xff" * 32 + whole[36:]}[cut]
-    )
+    cuts = {"all": b"<html>404</html>", "footer": whole[:-100], "page": whole[:4] + b"\xff" * 32 + whole[36:]}
+    path.write_bytes(cuts[cut])
     assert "cannot be read as Parquet" in only([str(path)]).rule
 
 
@@ -105,7 +102,7 @@ def test_a_damaged_file_is_found_wherever_it_is_damaged(tmp_path, cut):
         ([{"role": "human", "content": "hi"}], "2 of 9 rows have a message of the role 'human'"),
         (
             [{"role": "user", "content": [{"type": "image"}]}],
-            "2 of 9 rows cannot be read: a message has a part of the type 'image'",
+            "cannot be read: a message has a part of the type 'image'",
         ),
         (None, "2 of 9 rows have none of the columns prompt, "),
     ],
@@ -117,14 +114,11 @@ def test_prompts_that_say_nothing_are_named_by_their_rows(tmp_path, prompt, said
     for i in (2, 7):
         rows[i]["prompt"] = prompt
     problem = only([write(tmp_path / f"a.{suffix}", rows)])
-    rule = problem.rule
-    assert ("drop what is no text" in problem.fix, "name the columns" in problem.fix) == (
-        "image" in said,
-        prompt is None,
-    )
-    assert said in rule
+    assert ("drop what is no text" in problem.fix) == ("image" in said)
+    assert ("name the columns" in problem.fix) == (prompt is None)
+    assert said in problem.rule
     unit = "line" if suffix == "jsonl" else "row"
-    assert f"({unit} 3, {unit} 8, counted from 1)" in rule
+    assert f"({unit} 3, {unit} 8, counted from 1)" in problem.rule
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -149,6 +143,9 @@ def test_a_ground_truth_is_scored_as_its_own_answer(tmp_path):
     assert "(line 3 'xxx" in rule
 
 
+AGAIN = {"weights": "competence", "pass_rates": "p", "drop": False, "recompute": {"at_stages": True}}
+
+
 @pytest.mark.parametrize(
     ("opd", "learns"),
     [
@@ -156,20 +153,7 @@ def test_a_ground_truth_is_scored_as_its_own_answer(tmp_path):
         ({"reward_beta": 0.5}, True),
         ({"policy": {"weight": 0.5}}, True),
         ({"stages": [{"policy_weight": 0.5}]}, True),
-        (
-            {
-                "stages": [{"until": 0.5}, {}],
-                "importance": {
-                    "problems": {
-                        "weights": "competence",
-                        "pass_rates": "p",
-                        "drop": False,
-                        "recompute": {"at_stages": True},
-                    }
-                },
-            },
-            True,
-        ),
+        ({"stages": [{"until": 0.5}, {}], "importance": {"problems": AGAIN}}, True),
     ],
 )
 def test_truths_are_needed_where_something_is_learnt_or_reported_from_them(opd, learns):

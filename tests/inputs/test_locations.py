@@ -27,23 +27,17 @@ def fetched(monkeypatch):
 
 def config(*, model, teacher, train, val):
     tree = {"kind": "opd", "model": {"path": model}, "teacher": {"path": teacher}}
-    return OmegaConf.create(
-        {
-            "data": {"train_files": train, "val_files": val},
-            "actor_rollout_ref": {"model": {"path": model}},
-            KEY: RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r")).text(),
-        }
-    )
+    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir="out/r")).text()
+    data, role = {"train_files": train, "val_files": val}, {"model": {"path": model}}
+    return OmegaConf.create({"data": data, "actor_rollout_ref": role, KEY: ours})
 
 
 def test_store_urls_give_way_to_local_paths_and_the_models_are_told_to_other_nodes(fetched):
     it = config(model="s3://b/student", teacher="gs://b/teacher", train=["s3://b/x.parquet"], val="s3://b/y.parquet")
     models = locations.resolve(it, Path("out"))
     assert models == {"s3://b/student": "/cache/student", "gs://b/teacher": "/cache/teacher"}
-    assert (it.actor_rollout_ref.model.path, RunConfig.of(it).teacher_paths) == (
-        "/cache/student",
-        {"teacher": "/cache/teacher"},
-    )
+    assert it.actor_rollout_ref.model.path == "/cache/student"
+    assert RunConfig.of(it).teacher_paths == {"teacher": "/cache/teacher"}
     assert (list(it.data.train_files), list(it.data.val_files)) == (["/cache/x.parquet"], ["/cache/y.parquet"])
 
 

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tests.inputs.files import write_model
 
 from opd.inputs.models import model_problems, name_faults, needed_files
@@ -46,49 +48,35 @@ def test_a_path_that_no_model_is_read_from_is_refused_with_the_forms_of_one(tmp_
     assert fix in found.fix
 
 
-def change(folder: Path, what: str) -> None:
-    """Make of a whole model what a broken copy or another layout is."""
-    shards = sorted(folder.glob("model-*.safetensors"))
-    if what.endswith(".json"):
-        (folder / what).write_text('{"cut": ')
-        return
-    if what != "one shard of the index":
-        (folder / "model.safetensors.index.json").unlink()
-    if what == "one shard of the index" or what == "half of the shards":
-        shards[1].unlink()
-    if what == "consolidated":
-        shards[0].rename(folder / "consolidated.safetensors")
-        shards[1].unlink()
-    if what == "adapter":
-        shards[0].rename(folder / "adapter_model.safetensors")
-        shards[1].unlink()
-    if what == "gguf":
-        shards[0].rename(folder / "model.Q4_1.gguf")
-        shards[1].unlink()
-    if what == "nothing":
-        for file in (*shards, folder / "tokenizer.json"):
-            file.unlink()
+INDEX, CUT = "model.safetensors.index.json", b'{"cut": '
+FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+ALONE = {INDEX: None, SECOND: None}
 
 
 @pytest.mark.parametrize(
-    ("what", "said", "fix"),
+    ("changed", "said", "fix"),
     [
-        ("no index", ["shards without the index that names them (*.index.json): model-00001-of-00002.safetensors"], "download"),
-        ("half of the shards", ["shards without the index that names them"], "download"),
-        ("one shard of the index", ["1 of the 2 weight files of its model.safetensors.index.json are not there: model-00002"], "download"),
-        ("consolidated", ["consolidated weights only (Mistral's or Llama's own layout): consolidated.safetensors"], "Hugging Face's layout"),
-        ("adapter", ["adapters only: adapter_model.safetensors"], "merge_and_unload"),
-        ("gguf", ["GGUF only: model.Q4_1.gguf"], "fetch_smollm2"),
-        ("generation_config.json", ["its generation_config.json cannot be read: Expecting value"], "download"),
-        ("tokenizer.json", ["its tokenizer.json cannot be read: Expecting value"], "download"),
-        ("nothing", ["it has no tokenizer", "it has no weights that transformers loads"], "download"),
+        ({INDEX: None}, [f"shards without the index that names them (*.index.json): {FIRST}"], "download"),
+        (ALONE, ["shards without the index that names them"], "download"),
+        ({SECOND: None}, [f"1 of the 2 weight files of its {INDEX} are not there: {SECOND}"], "download"),
+        (ALONE | {FIRST: "consolidated.safetensors"},
+         ["consolidated weights only (Mistral's or Llama's own layout): consolidated.safetensors"], "Hugging Face's layout"),
+        (ALONE | {FIRST: "adapter_model.safetensors"}, ["adapters only: adapter_model.safetensors"], "merge_and_unload"),
+        (ALONE | {FIRST: "model.Q4_1.gguf"}, ["GGUF only: model.Q4_1.gguf"], "fetch_smollm2"),
+        ({"generation_config.json": CUT}, ["its generation_config.json cannot be read: Expecting value"], "download"),
+        ({"tokenizer.json": CUT}, ["its tokenizer.json cannot be read: Expecting value"], "download"),
+        (ALONE | {FIRST: None, "tokenizer.json": None},
+         ["it has no tokenizer", "it has no weights that transformers loads"], "download"),
     ],
 )  # fmt: skip
-def test_a_folder_that_transformers_cannot_load_is_refused_by_what_it_holds(tmp_path, what, said, fix):
+def test_a_folder_that_transformers_cannot_load_is_refused_by_what_it_holds(tmp_path, changed, said, fix):
     folder = Path(write_model(tmp_path / "m"))
-    change(folder, what)
-    found = faults(folder)
-    for problem, part in zip(found, said, strict=True):
+    for name, new in changed.items():
+        if isinstance(new, bytes):
+            (folder / name).write_bytes(new)
+        else:
+            (folder / name).rename(folder / new if new else tmp_path / name)
+    for problem, part in zip(faults(folder), said, strict=True):
         assert part in problem.rule
         assert fix in problem.fix
 
@@ -99,47 +87,35 @@ SIZES = {
 }  # fmt: skip
 
 
-def write_sized(folder: Path, sizes: dict) -> None:
-    """A folder whose one weight file has the tensors of these sizes, and SIZES as its config."""
+def write_sized(folder: Path, sizes: dict, **config) -> Path:
+    """A folder whose one weight file has the tensors of these sizes, and a config of others."""
     (folder / "tokenizer.json").write_text("{}")
-    (folder / "config.json").write_text(json.dumps(SIZES))
+    (folder / "config.json").write_text(json.dumps(SIZES | config))
     shapes = {"model.embed_tokens.weight": [sizes["vocab_size"], sizes["hidden_size"]]}
     for layer in range(sizes["num_hidden_layers"]):
         of_layer = f"model.layers.{layer}."
         shapes[f"{of_layer}self_attn.q_proj.weight"] = [sizes["num_attention_heads"] * 2, sizes["hidden_size"]]
         shapes[f"{of_layer}self_attn.k_proj.weight"] = [sizes["num_key_value_heads"] * 2, sizes["hidden_size"]]
         shapes[f"{of_layer}mlp.gate_proj.weight"] = [sizes["intermediate_size"], sizes["hidden_size"]]
-    entries = {name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
-    header = json.dumps(entries).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    save_file({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, folder / "model.safetensors")
+    return folder
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "config", "said"),
     [
-        ({"hidden_size": 6}, "model.embed_tokens.weight has the shape [8, 6], config.json says [8, 4] (7 tensors differ)"),
-        ({"intermediate_size": 5}, "model.layers.0.mlp.gate_proj.weight has the shape [5, 4], config.json says [6, 4]"),
-        ({"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight has the shape [8, 4], config.json says [4, 4]"),
-        ({"num_hidden_layers": 1}, "model.layers.1.self_attn.q_proj.weight is missing, config.json says [4, 4]"),
+        ({"hidden_size": 6}, {}, "model.embed_tokens.weight has the shape [8, 6], config.json says [8, 4] (7 tensors differ)"),
+        ({"intermediate_size": 5}, {}, "model.layers.0.mlp.gate_proj.weight has the shape [5, 4], config.json says [6, 4]"),
+        ({"num_attention_heads": 4}, {}, "model.layers.0.self_attn.q_proj.weight has the shape [8, 4], config.json says [4, 4]"),
+        ({"num_hidden_layers": 1}, {}, "model.layers.1.self_attn.q_proj.weight is missing, config.json says [4, 4]"),
+        ({}, {"tie_word_embeddings": False}, "lm_head.weight is missing"),
     ],
 )  # fmt: skip
-def test_weights_of_another_size_than_the_config_says_are_refused_by_tensor(tmp_path, change, said):
-    write_sized(tmp_path, SIZES)
-    assert faults(tmp_path) == []
-    write_sized(tmp_path, SIZES | change)
-    assert said in only(tmp_path).rule
-
-
-def test_quantized_weights_have_shapes_of_their_own(tmp_path):
-    write_sized(tmp_path, SIZES | {"intermediate_size": 3})
-    (tmp_path / "config.json").write_text(json.dumps(SIZES | {"quantization_config": {"quant_method": "fp8"}}))
-    assert [fault for fault in faults(tmp_path, may_be_quantized=True) if "config.json says" in fault.rule] == []
-
-
-def test_an_untied_model_without_the_weights_of_its_head_is_refused(tmp_path):
-    write_sized(tmp_path, SIZES)
-    (tmp_path / "config.json").write_text(json.dumps(SIZES | {"tie_word_embeddings": False}))
-    assert "lm_head.weight is missing" in only(tmp_path).rule
+def test_weights_of_another_size_than_the_config_says_are_refused_by_tensor(tmp_path, change, config, said):
+    assert said in only(write_sized(tmp_path, SIZES | change, **config)).rule
+    assert faults(write_sized(tmp_path, SIZES)) == []
+    quantized = write_sized(tmp_path, SIZES | change, quantization_config={"quant_method": "fp8"})
+    assert faults(quantized, may_be_quantized=True) == [], "its weights have shapes of their own"
 
 
 def test_a_gguf_file_or_folder_is_refused_with_the_command_that_converts_one(tmp_path):

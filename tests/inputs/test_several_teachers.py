@@ -12,21 +12,9 @@ from opd.trainer.entry import compose, prepare
 
 
 def _spec(student: str, a: str, b: str):
-    return parse_tree(
-        {
-            "kind": "opd",
-            "device": "cpu",
-            "model": {"path": student},
-            "teachers": {"a": {"path": a}, "b": {"path": b}},
-            "route": {"to": {"x": "a", "y": "b"}},
-            "data": {
-                "train": ["toy://train"],
-                "val": ["toy://heldout"],
-                "max_prompt_length": 32,
-                "max_response_length": 8,
-            },
-        }
-    ).spec
+    teachers = {"teachers": {"a": {"path": a}, "b": {"path": b}}, "route": {"to": {"x": "a", "y": "b"}}}
+    data = {"train": ["toy://train"], "val": ["toy://heldout"], "max_prompt_length": 32, "max_response_length": 8}
+    return parse_tree({"kind": "opd", "device": "cpu", "model": {"path": student}, **teachers, "data": data}).spec
 
 
 @pytest.fixture

@@ -38,11 +38,7 @@ def start(tmp_path):
 @pytest.mark.parametrize(
     ("sets", "path", "words"),
     [
-        (
-            {"data__train": "[short.parquet]"},
-            "data.train_batch_size",
-            "data.train has 3",
-        ),
+        ({"data__train": "[short.parquet]"}, "data.train_batch_size", "data.train has 3"),
         ({"model__path": "half"}, "model.path", "2 of the 2 weight files"),
         ({"model__path": "short", "data__max_response_length": 8192}, "data.max_response_length", "at most 2048,"),
         ({"teacher__path": "capped"}, "teacher.path", "config.json has final_logit_softcapping: 30"),

@@ -25,11 +25,7 @@ def test_the_yaml_says_no_default_that_a_spec_has():
 @pytest.mark.parametrize(
     ("given", "name", "folder"),
     [
-        (
-            ["trainer.experiment_name=opd_thinking", "trainer.default_local_dir=/outputs/a"],
-            "opd-thinking",
-            "/outputs/a",
-        ),
+        (["trainer.experiment_name=opd_thinking", "trainer.default_local_dir=/out/a"], "opd-thinking", "/out/a"),
         (["trainer.experiment_name='7 B'"], "run-7-b", "outputs"),
     ],
 )

@@ -174,15 +174,6 @@ def test_a_signal_between_two_stages_ends_the_pipeline_before_the_next_begins(fo
 
 
 @pytest.mark.slow
-def test_pods_that_ask_for_a_save_between_stages_are_answered_before_the_next_begins(folder):
-    request = stop.ask(folder / "out" / "pipe", hold_s=0)
-    code, output = ended(folder)
-    assert code == 0
-    assert stop.wait(folder / "out" / "pipe", request, 1) == 0, "no stage had finished"
-    assert output.index("asked to save by") < output.index("running pipe-ask")
-
-
-@pytest.mark.slow
 def test_pods_that_ask_in_the_pipeline_s_folder_are_answered_by_the_stage_that_runs(folder):
     (folder / "pipe-ask.code").write_text("saves")
     running = process(folder)

@@ -55,10 +55,10 @@ class NoCredentialsError(Exception):
 
 
 def test_a_config_that_cannot_be_read_is_told_by_path_and_fix(told, monkeypatch):
-    def refuse(path, revision):
+    def refuse(path):
         raise NoCredentialsError("Unable to locate\ncredentials")
 
-    monkeypatch.setattr(shapes, "_config_text", refuse)
+    monkeypatch.setattr(shapes, "open_store", refuse)
     code, _, said = told("model.path=s3://bucket/model")
     assert code == 2
     assert said.startswith("opd.launch: --plan: s3://bucket/model: its config.json cannot be read")

@@ -1,20 +1,13 @@
 """The job of a spec whose teachers read prompts of their own."""
 
-import itertools
 import math
-from typing import get_args
 
 import pytest
 from tests.memory.jobs import STUDENT, TEACHER
 from tests.minimal import MINIMAL
 
 from opd.experiment import parse_tree
-from opd.experiment.sections import Attention
-from opd.memory.sources import (
-    job_from_spec,
-    most_read_tokens,
-    most_train_tokens,
-)
+from opd.memory.sources import job_from_spec
 from opd.shapes import ModelShape
 
 ROW, LONGER = 2048 + 8192, 4096 + 8192
@@ -72,24 +65,6 @@ def test_a_lora_students_adapters_are_counted_for_every_kind_that_has_a_plan():
         tree = MINIMAL[kind] | {"model": MINIMAL[kind]["model"] | lora}
         found = job_from_spec(parse_tree(tree).spec, *models, device_bytes=None)
         assert found.adapter_params == 2 * 3 * (16 + 24)
-
-
-@pytest.mark.parametrize("attention", get_args(Attention))
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_the_plan_and_the_rules_agree_about_who_cuts_a_forward(device, attention):
-    # Specs that rules refuse are among these.
-    spec = parse_tree(MINIMAL["opd"]).spec
-    for without_padding, read, train in itertools.product([True, False], [None, 2048], [None, 4096]):
-        changes = {
-            "device": device,
-            "actor": spec.actor.model_copy(update={"use_remove_padding": without_padding}),
-            "model": spec.model.model_copy(update={"attn_implementation": attention}),
-            "opd": spec.opd.model_copy(update={"read_tokens": read, "train_tokens": train}),
-        }
-        one = spec.model_copy(update=changes)
-        case = (without_padding, read, train)
-        assert one.reads_by_actor == (most_read_tokens(one) is None), case
-        assert one.update_by_actor == (most_train_tokens(one) is None), case
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 They go into the plain tree before it is validated, in the order of the table. All other defaults are on their fields.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from opd.experiment.base import ASKS, DISTILS, RUNS, SAMPLES, TRAINS, Kind, Section, joined
@@ -121,16 +119,6 @@ def _of_text(config: Any, key: str) -> Any:
     return next((part[key] for part in parts if isinstance(part, Mapping) and part.get(key) is not None), None)
 
 
-def _response_length(look: Lookup) -> int:
-    """Return the kind's length, or what a model in a local folder leaves for it."""
-    length, context = {"opd-agent": 24576, "eval": 16384}.get(look.kind, 8192), None
-    if look.kind in SAMPLES:
-        with suppress(OSError, ValueError):
-            context = context_of(json.loads((Path(look["model.path"]) / "config.json").read_text(encoding="utf-8")))
-    left = (context or 0) - look["data.max_prompt_length"]
-    return min(length, left) if left > 0 else length
-
-
 def _mini_batch(look: Lookup) -> Any:
     batch, samples, groups = look["data.train_batch_size"], look.num_samples, look.num_groups
     fits = [batch // part for part in (4, 2) if not batch % part and not batch // part * samples % groups]
@@ -198,7 +186,7 @@ DEFAULTS: dict[str, Any] = {
     "model.name": lambda look: look["model.path"].rstrip("/").rpartition("/")[2] or MISSING,
     "data.train_batch_size": lambda look: {"grpo": 512, "passrate": 512, "eval": 64}.get(look.kind, 256),
     "data.max_prompt_length": lambda look: 4096 if look.kind == "opd-agent" else 2048,
-    "data.max_response_length": _response_length,
+    "data.max_response_length": lambda look: {"opd-agent": 24576, "eval": 16384}.get(look.kind, 8192),
     "trainer.val_before_train": lambda look: look.kind not in DISTILS,
     "data.val": _val_files,
     "data.train": dict.fromkeys(SAMPLES, _train_files),

@@ -100,16 +100,14 @@ def runs_of(spec: FileSpec) -> tuple[AnySpec, ...]:
     return tuple(stage.spec for stage in stages_of(spec)) if isinstance(spec, PipelineSpec) else (spec,)
 
 
-def before_it_runs(stages: Sequence[Stage]) -> list[AnySpec]:
-    """Return the stages' specs, each with the model that an earlier stage began with, which has the same shapes."""
+def before_it_runs(stages: Sequence[Stage]) -> Iterator[AnySpec]:
+    """Yield the stages' specs, each with the model that an earlier stage began with, which has the same shapes."""
     begun_with: dict[Reference, str] = {}
-    out = []
     for stage in stages:
         spec = stage.resolved(lambda reference: begun_with.get(reference, str(reference)))
-        out.append(spec)
+        yield spec
         begun = spec.convert.checkpoint if isinstance(spec, ConvertSpec) else spec.model.path
         begun_with.update({Reference(stage.name, result): begun for result in ("checkpoint", "model")})
-    return out
 
 
 def _at(stage: str, key: str, value: object, rule: str, fix: str) -> Problem:

@@ -86,6 +86,8 @@ def _rollout(spec: SamplingSpec) -> Problems:
         yield spec.broken("rollout.name", rule, "remove rollout.name, or set the other device")
     if spec.kind in ASKS and value_at(spec, "teacher") and not value_at(spec, "teacher.url"):
         yield spec.broken("teacher.url", "an evaluation asks a teacher on a server", "set it, or model.path alone")
+    if value_at(spec, "teacher") and value_at(spec, "eval.checkpoint"):
+        yield spec.broken("eval.checkpoint", "the teacher answers, and not this checkpoint", "remove it, or teacher")
     for key, greedy in (("rollout.temperature", ""), ("rollout.val.temperature", ", or 0")):
         temperature = value_at(spec, key)
         if rollout.name == "vllm" and (temperature > 2 or 0 < temperature < 0.01):
@@ -132,8 +134,9 @@ def _served(spec: DistillationSpec) -> Problems:
     for name in (name for name, teacher in spec.teachers.items() if teacher.serve):
         rule = "the chart serves the one teacher of all rows"
         yield spec.broken(f"teachers.{name}.serve", rule, "start this server yourself, and give its url")
-    for at, teacher in spec.served_teachers.items():
-        if teacher.top_k != next(iter(spec.served_teachers.values())).top_k:
+    served = spec.served_teachers
+    for at, teacher in served.items():
+        if teacher.top_k != next(iter(served.values())).top_k:
             yield spec.broken(f"{at}.top_k", "all served teachers report equally many tokens", "give all the same")
     for key in _keys(spec, "loss_type", "loss_type", "topk_reverse_kl") if spec.has_events else ():
         rule = "a served teacher has its own events: its `top_k` tokens, and all others as one"
@@ -196,14 +199,19 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
 
 
 def _schedule(spec: SamplingSpec) -> Problems:
-    """Check that the schedule carry and its keys belong to kind opd, and enough answers in flight."""
-    rollout, rows = spec.rollout, spec.step_rows
+    """Check that the schedule carry and its keys belong to kind opd."""
+    rollout = spec.rollout
     for key in ("in_flight", "max_age", "keep_prefixes") if rollout.schedule == "strict" else ():
         if getattr(rollout, key) not in (None, False):
             yield spec.broken(f"rollout.{key}", "it belongs to rollout.schedule carry", "remove it, or use carry")
     if rollout.schedule == "carry" and spec.kind != "opd":
         rule = "only kind opd carries answers over an update: others compare whole ones, use tools, or train nothing"
         yield spec.broken("rollout.schedule", rule, _STRICT)
+
+
+def _carried(spec: DistillationSpec) -> Problems:
+    """Check the answers in flight; reject losses, rewards and horizons that need an answer's tokens from one update."""
+    rollout, rows = spec.rollout, spec.step_rows
     if rollout.schedule == "strict" or spec.kind != "opd":
         return
     in_flight, max_age = spec.carried
@@ -217,12 +225,6 @@ def _schedule(spec: SamplingSpec) -> Problems:
     if rollout.keep_prefixes and (rollout.free_cache_engine or rollout.name == "cpu"):
         rule = "only vLLM with rollout.free_cache_engine: false has its keys and values still after an update"
         yield spec.broken("rollout.keep_prefixes", rule, "set free_cache_engine: false, or keep_prefixes: false")
-
-
-def _carried_losses(spec: DistillationSpec) -> Problems:
-    """Reject losses, rewards and horizons that need an answer's tokens from one update."""
-    if spec.rollout.schedule == "strict" or spec.kind != "opd":
-        return
     of_prompt = "it compares answers of one prompt, and carry trains them in different updates"
     sampled = "it needs tokens of the current student (reverse_kl does not); carry trains on earlier weights' tokens"
     complete = "of complete answers there is nothing to carry over an update"
@@ -265,7 +267,7 @@ _RULES: dict[type[BaseSpec], tuple[Callable[..., Problems], ...]] = {
     RunSpec: (_attention, _batches, _micro_batches),
     GrpoSpec: (_policy_loss,),
     SamplingSpec: (_rollout, _schedule),
-    DistillationSpec: (_teachers, _served, _rewards, _loss, _carried_losses),
+    DistillationSpec: (_teachers, _served, _rewards, _loss, _carried),
 }
 
 

@@ -8,20 +8,7 @@ from pydantic import AfterValidator, Field
 from opd.experiment.base import Section, key, matching
 from opd.experiment.errors import Problem
 from opd.experiment.prompt_template import checked, names_in
-from opd.experiment.types import (
-    Count,
-    Dtype,
-    Extras,
-    Files,
-    Natural,
-    Offload,
-    Paths,
-    Positive,
-    Probability,
-    ServerUrls,
-    Text,
-    Weight,
-)
+from opd.experiment.types import Count, Dtype, Extras, Files, Natural, Offload, Paths, Positive, Servers, Text, Weight
 from opd.store.access import URL_FIX, URL_RULE, is_usable
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
@@ -30,6 +17,7 @@ Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
 Endpoint = Annotated[str, matching(r"^https?://[^/@\s]+$", "http:// or https:// and a host")]
 TopK = Literal[-1] | Count
 Every = Annotated[int, Field(ge=-1)]
+Probability = Annotated[float, Field(gt=0, le=1)]
 _MINIO = "https://minio.example:9000"
 MCP = "mcp:"  # an agent.toolset that names an MCP server, by a command or a URL
 
@@ -65,7 +53,7 @@ class Serve(Section):
 
 class Teacher(Section):
     path: Text = key("Folder, Hugging Face id or store URL of the teacher; of a served one its name on the server.")
-    url: ServerUrls = key("OpenAI-compatible addresses of a served teacher's replicas; empty: the ranks load it.", ())
+    url: Servers = key("OpenAI-compatible addresses of a served teacher's replicas; empty: the ranks load it.", ())
     serve: Serve | None = key("In the place of `url`: the chart starts vLLM servers, in the run's cluster.", None)
     top_k: Count = key("Likeliest tokens that a served teacher reports one by one; all others are one event.", 64)
     wait_s: Positive = key("Seconds that a served teacher may be unreachable before the attempt ends.", 600.0)

@@ -43,7 +43,6 @@ Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Weight = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
-Probability = Annotated[float, Field(gt=0, le=1)]
 Dtype = Literal["bf16", "fp16", "fp32"]
 Offload = bool | Literal["auto"]
 Extras = dict[KeyName, Any]  # for another library
@@ -55,7 +54,7 @@ _SERVER = r"^https?://[^/@\s]+/v1$"
 _SERVER_TEXT: dict[str, Any] = {"type": "string", "pattern": _SERVER}
 _SERVERS = WithJsonSchema({"anyOf": [_SERVER_TEXT, {"type": "array", "items": _SERVER_TEXT}]})
 ServerUrl = Annotated[str, matching(_SERVER, "http://HOST:PORT/v1, without credentials")]
-ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_as_tuple), _SERVERS]
+Servers = Annotated[tuple[ServerUrl, ...], BeforeValidator(_as_tuple), _SERVERS]
 """One address of an OpenAI-compatible server or a list of them."""
 _HUB: dict[str, Any] = {"type": "object", "additionalProperties": _TEXT, "required": ["path"]}
 _FILES = WithJsonSchema({"anyOf": [_TEXT, _HUB, {"type": "array", "items": {"anyOf": [_TEXT, _HUB]}, "minItems": 1}]})

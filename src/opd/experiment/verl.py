@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from opd.agent.environments import DEFAULT_TOOLSET
@@ -34,8 +34,6 @@ ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", 
 RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
-# A server that spans more GPUs than its tensor-parallel ones: only raw overrides can ask for it.
-_MORE_GPUS = {f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size"}
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 Pairs = Iterator[tuple[str, Any]]
@@ -47,7 +45,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     A raw override of the spec replaces a computed one of the same key and comes last.
     """
     raw = {parsed["key"]: text for text in spec.overrides if (parsed := parse_raw(text))}
-    groups = [_direct(spec, run), _models(spec), _rollout(spec, raw), _data(spec), _trainer(spec, run), _ray(spec, run)]
+    groups = [_direct(spec, run), _models(spec), _rollout(spec), _data(spec), _run(spec, run)]
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     if not isinstance(spec, SftSpec) and not raw.keys() & _REWARD_PATHS:
         groups.append(_reward(spec))
@@ -87,7 +85,7 @@ def _models(spec: AnyRunSpec) -> Pairs:
         yield f"{MODEL}.lora.merge", True  # the rollout server gets whole weights, as of any student
 
 
-def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
+def _rollout(spec: AnyRunSpec) -> Pairs:
     yield f"{ROLLOUT}.max_model_len", spec.row_length
     yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[spec.actor.dtype]
     yield f"{ROLLOUT}.seed", spec.seed
@@ -98,8 +96,7 @@ def _rollout(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
     rollout = spec.rollout
     yield f"{ROLLOUT}.name", rollout.name
     yield f"{ROLLOUT}.val_kwargs.do_sample", rollout.val.temperature > 0
-    one_gpu = rollout.name == "vllm" and rollout.tensor_parallel_size == 1 and not raw.keys() & _MORE_GPUS
-    if one_gpu and rollout.schedule == "strict":
+    if rollout.name == "vllm" and rollout.tensor_parallel_size == 1 and rollout.schedule == "strict":
         # Without a process of its own a server of one GPU starts faster; carry's full batch keeps the scheduler busy.
         yield f"++{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend", "uni"
     for key, value in sorted(rollout.engine_kwargs.items()):
@@ -144,15 +141,12 @@ def _reward(spec: AnySamplingSpec) -> Pairs:
         yield f"{options}.database_dir", agent.database_dir
 
 
-def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "trainer.experiment_name", run.run_id
     yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     if isinstance(spec, EvalSpec):
         yield from {"trainer.val_only": True, "trainer.val_before_train": True, "trainer.total_epochs": 0}.items()
         yield from {"trainer.save_freq": -1, "trainer.test_freq": -1}.items()
-
-
-def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     for name, value in sorted(spec.env.items()):
         yield f"++{RAY_INIT}.runtime_env.env_vars.{name}", value
     if not run.in_ray_cluster:

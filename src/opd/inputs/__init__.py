@@ -12,7 +12,7 @@ from opd.agent.environments import DEFAULT_TOOLSET, NoEnvironment, load_environm
 from opd.data.reading import PROMPT, How
 from opd.experiment.algorithm import MESSAGES
 from opd.experiment.errors import Problem, SpecError
-from opd.experiment.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.experiment.kinds import AnyRunSpec, DistillationSpec, EvalSpec, OpdSpec, SftSpec
 from opd.experiment.rules import config_problems
 from opd.inputs.data import DataSet, data_problems
 from opd.inputs.models import config_of_folder, model_problems
@@ -21,15 +21,11 @@ from opd.isolation.serving import load_named
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def is_module(path: str) -> bool:
-    """Return True if a program of this name may be an importable module."""
-    return bool(_MODULE.fullmatch(path)) and not path.endswith((".py", ".yaml", ".json", ".parquet"))
-
-
 def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """Yield what is wrong with (key, path); URLs, bundled names and importable modules are left to those who resolve them."""
     for key, path in places:
-        if "://" in path or is_module(path) or Path(path).exists():
+        is_module = _MODULE.fullmatch(path) and not path.endswith((".py", ".yaml", ".json", ".parquet"))
+        if "://" in path or is_module or Path(path).exists():
             continue
         rule = f"there is no such file or folder (looked from {Path.cwd()})"
         yield Problem(path=key, value=path, rule=rule, fix="a path that is there")
@@ -37,30 +33,33 @@ def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The files and folders that are looked at.
-
-    Attributes:
-        models: (key of the spec, path) of each model.
-        data: each data set.
-        places: (key of the spec, path) of a program, a list or a folder that the run reads.
-        spec: whose rows the model must have room for.
-    """
+    """The files and folders that are looked at; models and places are (key of the spec, path)."""
 
     models: Sequence[tuple[str, str]]
     data: Sequence[DataSet]
-    spec: AnyRunSpec
-    places: Sequence[tuple[str, str]] = ()
+    spec: AnyRunSpec  # whose rows the models must have room for
+    places: Sequence[tuple[str, str]] = ()  # programs, lists and folders that the run reads
 
     @classmethod
     def of(cls, spec: AnyRunSpec) -> "Inputs":
         """Return the inputs of a spec."""
         models = [("model.path", spec.model.path)]
-        named = {} if isinstance(spec, SftSpec) else {"reward.path": spec.reward.path}
+        agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
+        places: list[tuple[str, str | None]] = [] if isinstance(spec, SftSpec) else [("reward.path", spec.reward.path)]
         if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
             models = []  # the checkpoint becomes the model
-        if isinstance(spec, OpdSpec | OpdAgentSpec):
+        if isinstance(spec, DistillationSpec):
             models += [(f"{key}.path", teacher.path) for key, teacher in spec.named_teachers.items()]
-            named["opd.importance.problems.pass_rates"] = spec.opd.importance.problems.pass_rates
+            places.append(("opd.importance.problems.pass_rates", spec.opd.importance.problems.pass_rates))
+            places += [("opd.teacher_answers", path) for path in spec.opd.teacher_answers or ()]
+            served = [(f"{key}.path", one.path) for key, one in spec.served_teachers.items() if one.serve]
+            places += [(key, path) for key, path in served if path.startswith("/")]  # others may be names of the hub
+        if isinstance(spec, SftSpec):
+            places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
+        if agent is not None and agent.enable_tools:
+            places += [(f"agent.{key}", getattr(agent, key)) for key in ("database_dir", "tool_config_path")]
+            own = {"agent.toolset": agent.toolset, "agent.program": agent.program}
+            places += [(key, source_of(name)) for key, name in own.items() if name]
         is_sft = isinstance(spec, SftSpec) and spec.sft.teacher_answers is None
         how = How(MESSAGES if is_sft else PROMPT, spec.data.columns.prompt or "", spec.data.columns.answer or "")
         data = [DataSet(key="data.val", files=spec.data.val, how=how, scorer=_scorer_of_texts(spec))]
@@ -73,44 +72,25 @@ class Inputs:
                 how=how,
                 scorer=_scorer_of_texts(spec, of_training=True),
                 split=spec.data.split,
-                columns=spec.prompt_columns if isinstance(spec, OpdSpec | OpdAgentSpec) else (),
+                columns=spec.prompt_columns if isinstance(spec, DistillationSpec) else (),
             )
             data.insert(0, train)
-        agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
-        if agent is not None and agent.enable_tools:
-            named |= {
-                "agent.database_dir": agent.database_dir,
-                "agent.toolset": agent.toolset and source_of(agent.toolset),
-                "agent.program": agent.program and source_of(agent.program),
-                "agent.tool_config_path": agent.tool_config_path,
-            }
-        places = [(key, path) for key, path in named.items() if path is not None]
-        if isinstance(spec, OpdSpec | OpdAgentSpec):
-            places += [("opd.teacher_answers", path) for path in spec.opd.teacher_answers or ()]
-            served = ((f"{key}.path", one.path) for key, one in spec.served_teachers.items() if one.serve)
-            places += [(key, path) for key, path in served if path.startswith("/")]  # others may be names of the hub
-        if isinstance(spec, SftSpec):
-            places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
-        return cls(models=models, data=data, places=places, spec=spec)
+        given = [(key, path) for key, path in places if path is not None]
+        return cls(models=models, data=data, places=given, spec=spec)
 
 
 def _scorer_of_texts(spec: AnyRunSpec, *, of_training: bool = False) -> str:
-    """Return the name of a reward function that reads ground truths as text.
+    """Return the name of a reward function that reads ground truths as text, of the training prompts or the others.
 
-    The name is empty where the function reads what it likes, or nothing is learnt from it.
-
-    Args:
-        of_training: of the training prompts, which a distillation may have without answers.
+    The name is empty where the function reads what it likes, or nothing is learnt or reported from it.
     """
-    if isinstance(spec, SftSpec):
+    if isinstance(spec, SftSpec) or spec.reward.function in ("environment", "custom"):
         return ""
-    if of_training and isinstance(spec, OpdSpec | OpdAgentSpec) and not spec.learns_from_rewards:
-        return ""
-    if not of_training and not isinstance(spec, EvalSpec):
-        trainer = spec.trainer
-        if trainer.test_freq <= 0 and not trainer.val_before_train:  # nothing is reported of it
-            return ""
-    return "" if spec.reward.function in ("environment", "custom") else spec.reward.function
+    if of_training:
+        is_used = not isinstance(spec, DistillationSpec) or spec.learns_from_rewards
+    else:
+        is_used = isinstance(spec, EvalSpec) or spec.trainer.test_freq > 0 or spec.trainer.val_before_train
+    return spec.reward.function if is_used else ""
 
 
 def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
@@ -118,23 +98,23 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
 
     A file that this process has looked at before is not read again.
 
-    Args:
-        origin: name of the experiment file, for the message.
-
     Raises:
         SpecError: with every fault found.
     """
+    if problems := list(input_problems(inputs)):
+        raise SpecError(problems, origin=origin)
+
+
+def input_problems(inputs: Inputs) -> Iterator[Problem]:
+    """Yield every fault that `check_inputs` raises."""
     spec = inputs.spec
     is_read_by_vllm = isinstance(spec, EvalSpec) and spec.rollout.name == "vllm"  # its one model, by nothing else
-    problems = [
-        *model_problems(inputs.models, may_be_quantized=is_read_by_vllm),
-        *(problem for key, path in inputs.models for problem in config_problems(spec, config_of_folder(path), key)),
-        *data_problems(inputs.data),
-        *place_problems(inputs.places),
-        *environment_problems(spec),
-    ]
-    if problems:
-        raise SpecError(problems, origin=origin)
+    yield from model_problems(inputs.models, may_be_quantized=is_read_by_vllm)
+    for key, path in inputs.models:
+        yield from config_problems(spec, config_of_folder(path), key)
+    yield from data_problems(inputs.data)
+    yield from place_problems(inputs.places)
+    yield from environment_problems(spec)
 
 
 def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
@@ -143,9 +123,14 @@ def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
         return
     is_scored = spec.reward.function == "environment"
     name = agent.toolset or DEFAULT_TOOLSET
-    rule = ""
     if agent.program is not None:
-        yield from _program_problems(agent.program)
+        try:
+            load_named(agent.program, "_opd_program")
+        except Exception as error:  # noqa: BLE001  a module may raise anything as it is imported
+            rule = f"it cannot be loaded: {type(error).__name__}: {error}"
+            fix = "package.module:function, or FILE.py:function"
+            yield Problem(path="agent.program", value=agent.program, rule=rule, fix=fix)
+    rule = ""
     if agent.program is not None and agent.toolset is None:
         rule = "agent.program has no reward of its own" if is_scored else ""
     elif agent.tool_config_path is None:
@@ -156,15 +141,5 @@ def environment_problems(spec: AnyRunSpec) -> Iterator[Problem]:
     elif is_scored:
         rule = "tools of agent.tool_config_path have no reward"
     if rule:
-        yield Problem(
-            path="reward.function", value="environment", rule=rule,
-            fix="{function: custom, path: my_reward.py}, or a scorer by name",
-        )  # fmt: skip
-
-
-def _program_problems(name: str) -> Iterator[Problem]:
-    try:
-        load_named(name, "_opd_program")
-    except Exception as error:  # noqa: BLE001  a module may raise anything as it is imported
-        rule = f"it cannot be loaded: {type(error).__name__}: {error}"
-        yield Problem(path="agent.program", value=name, rule=rule, fix="package.module:function, or FILE.py:function")
+        fix = "{function: custom, path: my_reward.py}, or a scorer by name"
+        yield Problem(path="reward.function", value="environment", rule=rule, fix=fix)

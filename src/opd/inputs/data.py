@@ -4,9 +4,9 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from opd.agent.environments import TOY_PREFIX
 from opd.data.files import Unreadable, files_of, raw_rows
@@ -34,29 +34,17 @@ _WHOLE, _BY_NAME = Split(), How()
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """The files of one data set.
+    """The files of one data set, and what is asked of their rows."""
 
-    Attributes:
-        key: of the spec, `data.train` or `data.val`.
-        files: in their order; or folders; a URL, or a bundled name such as `toy://train`, is not looked at.
-        batch_size: prompts of a training step; None where any number of rows will do. Not compared with conversations.
-        max_samples: rows that are used at most; None or -1: all.
-        scorer: the built-in scorer that reads the ground truths, as text; empty: another function, or none.
-        split: the part of the rows that is used.
-        columns: (key of the spec, `COLUMN` or `COLUMN.FIELD`) of what else is read of each row.
-        how: layout of the rows; by default found by their columns.
-        written: what people wrote for a file that was fetched, by its place here.
-    """
-
-    key: str
-    files: Sequence[str]
-    batch_size: int | None = None
-    max_samples: int | None = None
-    scorer: str = ""
-    split: Split = _WHOLE
-    columns: tuple[tuple[str, str], ...] = ()
-    how: How = _BY_NAME
-    written: Mapping[str, str] | None = None
+    key: str  # of the spec, `data.train` or `data.val`
+    files: Sequence[str]  # or folders; a URL, or a bundled name such as `toy://train`, is not looked at
+    batch_size: int | None = None  # prompts of a training step; None where any number of rows will do
+    max_samples: int | None = None  # rows that are used at most; None means all
+    scorer: str = ""  # the built-in scorer that reads the ground truths, as text; empty: another function, or none
+    split: Split = _WHOLE  # the part of the rows that is used
+    columns: tuple[tuple[str, str], ...] = ()  # (key of the spec, `COLUMN` or `COLUMN.FIELD`) of what else is read
+    how: How = _BY_NAME  # layout of the rows
+    written: Mapping[str, str] | None = None  # what people wrote for a file that was fetched, by its place here
 
     def name(self, path: str) -> str:
         """Return the name by which the spec calls a file."""
@@ -84,22 +72,14 @@ class _Seen:
 
     num_rows: int = 0
     in_part: int = 0
-    problems: list[tuple[str, str, str]] = field(default_factory=list)
-    """(key of the spec, or empty for the data's; rule; fix) of each."""
+    problems: list[tuple[str, str, str]] = field(default_factory=list)  # (key of the spec or "", rule, fix)
     shapes: set[tuple[str, str]] = field(default_factory=set)
 
 
-class _Checks(NamedTuple):
-    """Settings of a data set that decide what is wrong with a row."""
-
-    how: How
-    scorer: str
-    columns: tuple[tuple[str, str], ...]
-    split: tuple[int | None, int, int]
-
-
 def _seen(path: str, data: DataSet) -> _Seen:
-    checks = _Checks(data.how, data.scorer, data.columns, (data.split.part, data.split.of, data.split.seed))
+    checks = replace(
+        data, key="", files=(), batch_size=None, max_samples=None, written=None
+    )  # alike of alike data sets
     try:
         files = files_of(Path(path))
         return _look(tuple((file, (stat := file.stat()).st_mtime_ns, stat.st_size) for file in files), checks)
@@ -121,22 +101,17 @@ def _set_problems(data: DataSet) -> Iterator[Problem]:
     if data.batch_size is None or not known or data.how.wants == MESSAGES:
         return
     total, in_part = sum(one.num_rows for one in seen), sum(one.in_part for one in seen)
-    usable = in_part if not data.max_samples or data.max_samples < 0 else min(in_part, data.max_samples)
+    usable = min(in_part, data.max_samples or in_part)
     if usable < data.batch_size:
-        keys = [
-            key for key, cuts in (("data.split", in_part < total), ("data.max_train_samples", usable < in_part)) if cuts
-        ]
+        keys = ["data.split"] * (in_part < total) + ["data.max_train_samples"] * (usable < in_part)
         limit = f" (of {total}, by {' and '.join(keys)})" if keys else ""
-        yield Problem(
-            path="data.train_batch_size",
-            value=data.batch_size,
-            rule=f"a step draws that many prompts and fills every batch, but {data.key} has {usable}{limit}",
-            fix=f"at most {usable}, with ppo_mini_batch_size a divisor of it, or more prompts",
-        )
+        rule = f"a step draws that many prompts and fills every batch, but {data.key} has {usable}{limit}"
+        fix = f"at most {usable}, with ppo_mini_batch_size a divisor of it, or more prompts"
+        yield Problem(path="data.train_batch_size", value=data.batch_size, rule=rule, fix=fix)
 
 
 @functools.lru_cache(maxsize=64)  # front door and driver look at the same files
-def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
+def _look(files: tuple[tuple[Path, int, int], ...], checks: DataSet) -> _Seen:
     """Read every row of the files; times of the last change and sizes are there so that another one is not taken for it."""
     seen, found = _Seen(), defaultdict[tuple[str, str, str], list[str]](list)
     truths = defaultdict[str, list[str]](list)
@@ -158,8 +133,8 @@ def _look(files: tuple[tuple[Path, int, int], ...], checks: _Checks) -> _Seen:
                 truths[truth].append(f"{within}{place}")
             messages = row[checks.how.wants]
             seen.shapes.update(said_in(messages, row.get(TOOLS) if checks.how.wants == MESSAGES else None))
-            part, of, seed = checks.split
-            seen.in_part += part is None or part_of(messages, of=of, seed=seed) == part
+            split = checks.split
+            seen.in_part += split.part in (None, part_of(messages, of=split.of, seed=split.seed))
     for truth in misread(checks.scorer, truths) if truths else ():
         rule = f"have a ground truth that reward.function={checks.scorer} does not find right as its own answer"
         found["", rule, _WRITE_TRUTHS] += [f"{row} {truth[:_MAX_SHOWN_CHARS]!r}" for row in truths[truth]]
@@ -176,7 +151,7 @@ def _truth(row: Mapping[str, Any]) -> Any:
     return (row.get("reward_model") or {}).get("ground_truth")
 
 
-def _faults(row: Mapping[str, Any], checks: _Checks) -> Iterator[tuple[str, str, str]]:
+def _faults(row: Mapping[str, Any], checks: DataSet) -> Iterator[tuple[str, str, str]]:
     """Yield (key, rule, fix) of what is wrong with a row."""
     messages = row[checks.how.wants]
     if unknown := sorted({one["role"] for one in messages} - set(ROLES)):

@@ -46,12 +46,10 @@ class NothingThere(FetchError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetched:
+class Fetched(ListedFile):
     """The version of one object that the cache holds."""
 
-    size: int
     modified_s: float
-    sha256: str
 
 
 def cache_dir() -> Path:
@@ -89,10 +87,7 @@ def local_file(key: str, path: str) -> Path:
 
 
 def hub_copy(key: str, url: str) -> str:
-    """Return the local file with a data set of the hub (`opd.experiment.types.hub_url`), by the `datasets` library.
-
-    Args:
-        key: of the spec.
+    """Return the local file with a key's data set of the hub (`opd.experiment.types.hub_url`), by the `datasets` library.
 
     Raises:
         SpecError: the hub has no such data set or split, or the set has several. FetchError: it cannot be reached.
@@ -150,21 +145,17 @@ def _folder_name(url: str) -> str:
 
 def _update(url: str, store: Store, listed: Sequence[ObjectInfo], folder: Path) -> None:
     """Make the folder hold exactly the listed objects of the URL."""
-    recorded, infos = _recorded(folder, url), {info.key: info for info in listed}
-    held = {
-        key: one
-        for key, one in recorded.items()
-        if key in infos and (one.size, one.modified_s) == (infos[key].size, infos[key].modified_s)
-    }
-    files = [ListedFile(path=key, size=one.size, sha256=one.sha256) for key, one in held.items()]
-    for file, problem in find_problems(folder, files).items():
+    recorded = _recorded(folder, url)
+    now = {info.key: (info.size, info.modified_s) for info in listed}
+    held = {key: one for key, one in recorded.items() if now.get(key) == (one.size, one.modified_s)}
+    for file, problem in find_problems(folder, [*held.values()]).items():
         print(f"{folder}: {problem} of {url}: fetching it anew", flush=True)
         del held[file.path]
     if missing := [info for info in listed if info.key not in held]:
         folder.mkdir(parents=True, exist_ok=True)
         _make_room(url, folder, sum(info.size for info in missing))
         _download(url, store, missing, folder, held)
-    for key in recorded.keys() - infos.keys():
+    for key in recorded.keys() - now.keys():
         (folder / key).unlink(missing_ok=True)
     if held != recorded:
         _write(folder, url, held)
@@ -184,7 +175,7 @@ def _download(url: str, store: Store, missing: Sequence[ObjectInfo], folder: Pat
             rule = f"{info.key} came with {size} bytes, and not with {info.size}"
             raise FetchError(f"{url}: {rule}: start again, or upload it again if it is damaged there")
         with lock:
-            held[info.key] = Fetched(size=size, modified_s=info.modified_s, sha256=sha256)
+            held[info.key] = Fetched(path=info.key, size=size, modified_s=info.modified_s, sha256=sha256)
             _write(folder, url, held)
             arrived += size
             if num_bytes > _GIB:
@@ -201,10 +192,8 @@ def _make_room(url: str, folder: Path, needed: int) -> None:
             if time.time() - part.stat().st_mtime > STALE_PART_S:
                 part.unlink()
     if needed > (free := shutil.disk_usage(folder).free):
-        raise FetchError(
-            f"{url} needs {needed / _GIB:.1f} GiB, and {folder} has {free / _GIB:.1f} GiB free: make room, or "
-            f"set {CACHE_VARIABLE} to another disk"
-        )
+        rule = f"{url} needs {needed / _GIB:.1f} GiB, and {folder} has {free / _GIB:.1f} GiB free"
+        raise FetchError(f"{rule}: make room, or set {CACHE_VARIABLE} to another disk")
 
 
 def _recorded(folder: Path, url: str) -> dict[str, Fetched]:

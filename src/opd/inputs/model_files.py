@@ -22,10 +22,7 @@ class ModelUnreadable(RunError):
 
 @contextmanager
 def reading(key: str, path: str) -> Iterator[None]:
-    """Raise an error that names the key for a model that transformers cannot read in the block.
-
-    Args:
-        key: of the spec. path: its value, a folder or a hub id.
+    """Raise an error that names the key and its path for a model that transformers cannot read in the block.
 
     Raises:
         SpecError: the hub has no such model, or does not show it to this token.
@@ -37,9 +34,8 @@ def reading(key: str, path: str) -> Iterator[None]:
         text = " ".join(str(error).split())
         if _is_for_good(error) or _is_for_good(error.__cause__):
             fix = "a folder that is there, OWNER/NAME of a model that this HF_TOKEN may read, or a store URL"
-            raise SpecError(
-                [Problem(path=key, value=path, rule=f"the model cannot be read: {text}", fix=fix)]
-            ) from error
+            problem = Problem(path=key, value=path, rule=f"the model cannot be read: {text}", fix=fix)
+            raise SpecError([problem]) from error
         unreadable = ModelUnreadable(f"{key}={path}: the model cannot be read now: {text}")
         unreadable.key = key
         raise unreadable from error
@@ -65,13 +61,9 @@ def check_attention(implementation: str | None) -> None:
     """
     packages = _KERNELS.get(implementation or "", ())
     if packages and not any(importlib.util.find_spec(name) for name in packages):
-        problem = Problem(
-            path="model.attn_implementation",
-            value=implementation,
-            rule=f"its kernel is in the package {' or '.join(packages)}, which is not installed",
-            fix="remove the key (cuda: varlen, from torch itself), use sdpa, or install the package in the image",
-        )
-        raise SpecError([problem])
+        rule = f"its kernel is in the package {' or '.join(packages)}, which is not installed"
+        fix = "remove the key (cuda: varlen, from torch itself), use sdpa, or install the package in the image"
+        raise SpecError([Problem(path="model.attn_implementation", value=implementation, rule=rule, fix=fix)])
 
 
 def load_tokenizer(model: DictConfig) -> Any:

@@ -36,7 +36,6 @@ _FROM_GGUF = (
 _MERGE = "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW) of peft, and copy the tokenizer's files"
 _NUM_SHOWN = 3
 _HUB_TIMEOUT_S = 10.0
-_MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
 Fault = tuple[str, str]
 """Rule and fix."""
@@ -191,37 +190,34 @@ def needed_files(names: Collection[str]) -> list[str]:
     return sorted(n for n in names if "/" not in n and (n in weights or not n.endswith(_WEIGHT_SUFFIXES)))
 
 
-def is_of_hub(path: str) -> bool:
-    """Return True for a model that only the hub can have."""
-    return "://" not in path and is_hub_id(path) and not Path(path).exists()
-
-
 def fetch_model(key: str, path: str, revision: str | None) -> str | None:
-    """Return the folder of a hub id, of whose files only those that a run reads are fetched; None without a revision.
+    """Return the folder of a hub id at a pinned revision, with only the files that a run reads; None if none is pinned.
 
-    Its list of files is judged first. Without a revision an unreachable hub is none of ours: the model may be in the cache.
+    The repository's list of files is judged in both cases. Without a revision an unreachable hub is no error: the model
+    may be in the cache of verl's loaders.
 
     Raises:
-        SpecError: the repository holds no model that can be loaded.
-        OSError: the hub cannot be reached, or has no such repository.
+        SpecError: the repository holds no model that can be loaded. SpecError, ModelUnreadable: see `reading`.
     """
+    if revision is None and ("://" in path or not is_hub_id(path) or Path(path).exists()):
+        return None
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
-    try:
-        info = HfApi().model_info(path, revision=revision, timeout=_HUB_TIMEOUT_S)
-    except Exception as error:  # the hub's client raises many types
-        has_answered = isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 500) < 500
-        if revision is None and not has_answered:
-            return None
-        raise
-    names = [one.rfilename for one in info.siblings or ()]
-    if problems := [Problem(path=key, value=path, rule=rule, fix=fix) for rule, fix in name_faults(names)]:
-        raise SpecError(problems)
-    if revision is None:
-        return None
-    folder = snapshot_download(path, revision=info.sha, allow_patterns=needed_files(names))
-    return str(folder)
+    from opd.inputs.model_files import reading
+
+    with reading(key, path):
+        try:
+            info = HfApi().model_info(path, revision=revision, timeout=_HUB_TIMEOUT_S)
+        except Exception as error:  # the hub's client raises many types
+            has_answered = isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 500) < 500
+            if revision is None and not has_answered:
+                return None
+            raise
+        names = [one.rfilename for one in info.siblings or ()]
+        if problems := [Problem(path=key, value=path, rule=rule, fix=fix) for rule, fix in name_faults(names)]:
+            raise SpecError(problems)
+        return revision and str(snapshot_download(path, revision=info.sha, allow_patterns=needed_files(names)))
 
 
 def _weight_faults(folder: Path, name: str, config: Any) -> Iterator[str]:
@@ -237,12 +233,16 @@ def _weight_faults(folder: Path, name: str, config: Any) -> Iterator[str]:
         shown = ", ".join(missing[:_NUM_SHOWN]) + (", ..." if len(missing) > _NUM_SHOWN else "")
         yield f"{len(missing)} of the {len(named)} weight files of its {name} are not there: {shown}"
     shapes, is_whole = dict[str, list[int]](), not missing
-    for file in sorted(named - set(missing)):
-        fault, found = _look_into(folder / file)
-        shapes |= found
-        if fault:
+    tensor_files = [file for file in sorted(named - set(missing)) if file.endswith(".safetensors")]
+    for file in tensor_files if find_spec("safetensors") else ():  # the tool alone runs without it
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(folder / file, "np") as tensors:
+                shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
             is_whole = False
-            yield fault
+            yield f"its {file} cannot be read, or is cut off: {error}"
     if is_whole:
         yield from _misfits(shapes, config)
 
@@ -269,22 +269,3 @@ def _misfits(shapes: Mapping[str, list[int]], config: Any) -> Iterator[str]:
         more = f" ({len(differing)} tensors differ)" if len(differing) > 1 else ""
         has = f"has the shape {shapes[first]}" if first in shapes else "is missing"
         yield f"its weights are not those of its config.json: {first} {has}, config.json says {wanted[first]}{more}"
-
-
-def _look_into(file: Path) -> tuple[str, dict[str, list[int]]]:
-    """Return the fault of a safetensors file, empty for none, and its tensors' shapes (8 bytes: length of the JSON header)."""
-    if file.suffix != ".safetensors":
-        return "", {}
-    size = file.stat().st_size
-    try:
-        with file.open("rb") as stream:
-            header_bytes = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(header_bytes)) if header_bytes <= min(size, _MAX_HEADER_BYTES) else None
-        tensors = {name: entry for name, entry in (header or {}).items() if name != "__metadata__"}
-        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
-        shapes = {name: list(entry["shape"]) for name, entry in tensors.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"its {file.name} cannot be read: {type(error).__name__}: {error}", {}
-    if header is None or 8 + header_bytes + end > size:
-        return f"its {file.name} is cut off: {size} bytes, fewer than its header asks for", {}
-    return "", shapes

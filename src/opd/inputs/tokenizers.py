@@ -23,10 +23,7 @@ _QUESTION = [{"role": "user", "content": "What is 1 + 1?"}]
 def check_chat_template(config: DictConfig, tokenizer: Any, shapes: Collection[tuple[str, str]] = ()) -> None:
     """Have the student's template write what the run will ask of it: one question, or conversations with tools.
 
-    Args:
-        config: the trainer's. tokenizer: the student's; a custom template of the config becomes its own.
-        shapes: (role, key) of what the messages of the data say, which the template must keep.
-
+    A custom template of the config becomes the tokenizer's own. It must keep `shapes`: (role, key) of what the data say.
     Tools of the user's own (`agent.tool_config_path`) are described once they are made, with the rollout. The template is
     checked without them here, and with them there.
 
@@ -38,11 +35,10 @@ def check_chat_template(config: DictConfig, tokenizer: Any, shapes: Collection[t
         tokenizer.chat_template = model.custom_chat_template
     template = config.data.get("apply_chat_template_kwargs") or {}
     is_trained = config.data.get("prompt_key") == MESSAGES
-    if rollout.agent.default_agent_loop != AGENT_LOOP:
+    if rollout.agent.default_agent_loop == AGENT_LOOP:
+        Shared(config, tokenizer, has_pool=False)
+    else:
         render(tokenizer, _QUESTION, **template)
-        check_template(tokenizer, shapes, is_trained=is_trained, template=template)
-        return
-    Shared(config, tokenizer, has_pool=False)
     check_template(tokenizer, shapes, is_trained=is_trained, template=template)
 
 
@@ -69,12 +65,9 @@ PROBES = (
 class SharedTokens(NamedTuple):
     """Ids below `shared` mean the same token to both models; tokens from there on belong to one of them only."""
 
-    shared: int
-    """Leading vocabulary entries that count in the divergence (heads may be padded beyond)."""
-    student: int
-    """Vocabulary entries of the student: from `shared` to here are tokens that the teacher lacks."""
-    teacher: int
-    """Vocabulary entries of the teacher, likewise."""
+    shared: int  # leading vocabulary entries that count in the divergence (heads may be padded beyond)
+    student: int  # vocabulary entries of the student: from `shared` to here are tokens that the teacher lacks
+    teacher: int  # vocabulary entries of the teacher, likewise
 
     def beyond(self) -> dict[str, int]:
         """Return the entries of each model that has tokens which the other lacks."""
@@ -97,11 +90,7 @@ def shared_tokens(
     Qwen2.5 and Qwen3 do. Then every text without such a token must become the same ids.
 
     Args:
-        student, teacher: folders or hub ids.
-        trust_student, trust_teacher: run code that the model's repository ships.
-        tokenizer: the student's, if not the one in its model's folder; its chat template must write none of the student's own
-            tokens.
-        template_kwargs: the template's arguments.
+        tokenizer: the student's, if not the one of its model; its chat template must write none of the student's own tokens.
         key: the teacher's in the spec, for errors.
 
     Raises:
@@ -109,12 +98,10 @@ def shared_tokens(
             The error names the ids, tokens or settings.
     """
     paths = f"model.path={student} and {key}.path={teacher}"
-    tokenizers, tokens = [], []
-    for of_model, path, trust, known in (
-        ("model.path", student, trust_student, tokenizer),
-        (f"{key}.path", teacher, trust_teacher, None),
-    ):
-        with reading(of_model, path):
+    tokenizers, tokens, template = [], [], template_kwargs or {}
+    of_student, of_teacher = ("model", student, trust_student, tokenizer), (key, teacher, trust_teacher, None)
+    for of_model, path, trust, known in (of_student, of_teacher):
+        with reading(f"{of_model}.path", path):
             found = known or AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
         tokenizers.append(found)
@@ -122,18 +109,17 @@ def shared_tokens(
         num_rows = int(config.get_text_config().vocab_size)
         tokens.append({index: token for token, index in found.get_vocab().items() if index < num_rows})
     entries = [max(found) + 1 for found in tokens]
-    if tokens[0] == tokens[1]:
-        _compare_turns(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
-        return SharedTokens(entries[0], *entries)
-    _refuse_other_meanings(paths, *tokens)
-    if differences := _text_differences(*tokenizers):
-        raise Unfit(
-            f"{paths} cut ordinary text into different tokens ({'; '.join(differences)}): the teacher would read what the "
-            f"student writes as it never writes itself; {_OTHER_FAMILY}"
-        )
-    shared = min(tokens[0].keys() ^ tokens[1].keys())
-    _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
-    _compare_turns(paths, tokenizers[0], tokenizers[1], template_kwargs or {})
+    shared = entries[0]
+    if tokens[0] != tokens[1]:
+        _refuse_other_meanings(paths, *tokens)
+        if differences := _text_differences(*tokenizers):
+            raise Unfit(
+                f"{paths} cut ordinary text into different tokens ({'; '.join(differences)}): the teacher would read what "
+                f"the student writes as it never writes itself; {_OTHER_FAMILY}"
+            )
+        shared = min(tokens[0].keys() ^ tokens[1].keys())
+        _refuse_needed(paths, shared, tokenizers[0], template)
+    _compare_turns(paths, tokenizers[0], tokenizers[1], template)
     return SharedTokens(shared, *entries)
 
 
@@ -143,15 +129,12 @@ def _compare_turns(
     """Refuse a teacher that ends its turns with no token at which the student's server stops; name a foreign template."""
     with contextlib.suppress(Exception):  # a template is a program of the model author: it may raise anything
         if render(student, _QUESTION, **template) != render(teacher, _QUESTION, **template):
-            print(
-                f"{paths}: the teacher's own chat template writes a question differently from the student's", flush=True
-            )
-    ends = [
-        [str(model.convert_ids_to_tokens(token)) for token in end_tokens(model, **template)]
-        for model in (student, teacher)
-    ]
-    if all(ends) and not set(ends[0]) & set(ends[1]):
-        own, other = (", ".join(map(repr, one)) for one in ends)
+            differs = "the teacher's own chat template writes a question differently from the student's"
+            print(f"{paths}: {differs}", flush=True)
+    tokens = [model.convert_ids_to_tokens([*end_tokens(model, **template)]) for model in (student, teacher)]
+    ends = [set(map(str, found)) for found in tokens]
+    if all(ends) and ends[0].isdisjoint(ends[1]):
+        own, other = (", ".join(map(repr, sorted(one))) for one in ends)
         raise Unfit(
             f"{paths}: the student ends its turns with {own}, the teacher with {other}: the student would learn an end at "
             f"which its server does not stop. Add one of {other} to eos_token_id in the student's generation_config.json, or "
@@ -161,8 +144,7 @@ def _compare_turns(
 
 def _refuse_other_meanings(paths: str, student: dict[int, str], teacher: dict[int, str]) -> None:
     both = student.keys() & teacher.keys()
-    differing = sorted(index for index in both if student[index] != teacher[index])
-    if not differing:
+    if not (differing := sorted(index for index in both if student[index] != teacher[index])):
         return
     shown = ", ".join(f"{index} ({student[index]!r} and {teacher[index]!r})" for index in differing[:_NUM_SHOWN])
     more = ", ..." if len(differing) > _NUM_SHOWN else ""
@@ -223,9 +205,8 @@ def _refuse_needed(
         )
     if student.chat_template is None:
         return
-    text = render(student, [{"role": "user", "content": "1 + 1 = ?"}], **template_kwargs)
-    own = {index for index in student.encode(text, add_special_tokens=False) if index >= shared}
-    if own:
+    text = render(student, _QUESTION, **template_kwargs)
+    if own := {index for index in student.encode(text, add_special_tokens=False) if index >= shared}:
         names = ", ".join(f"{student.convert_ids_to_tokens(index)!r} ({index})" for index in sorted(own))
         raise Unfit(
             f"{paths}: the student's chat template writes {names} into every prompt, and the teacher lacks it. "

@@ -22,10 +22,7 @@ def worker_plan(
     """Return the plan of this worker (a collective call); None, with a warning, for a model whose config names no sizes.
 
     A plan that does not fit is printed and followed all the same: it holds estimates. `opd.launch --plan` refuses it.
-
-    Args:
-        student, teachers: the models' paths.
-        num_sharing: ranks that share the weights.
+    `num_sharing` ranks share the weights.
     """
     first = distributed.get_rank() == 0
     try:
@@ -34,9 +31,14 @@ def worker_plan(
         if first:
             logger.warning("no memory plan, offload stays as configured: %s", error)
         return None
-    device_bytes = _device_bytes(update_settings(spec).gpu_memory_gib, device)
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    job = job_from_spec(spec, *shapes, device_bytes=device_bytes, capability=capability, num_sharing=num_sharing)
+    declared, capability = update_settings(spec).gpu_memory_gib, None
+    size = None if declared is None else int(declared * GIB)
+    if device.type == "cuda":  # the smallest device of all ranks, or less if less is declared
+        capability, (_, total) = torch.cuda.get_device_capability(device), torch.cuda.mem_get_info(device)
+        smallest = torch.tensor(min(total, size or total), dtype=torch.int64, device=device)
+        distributed.all_reduce(smallest, op=distributed.ReduceOp.MIN)
+        size = int(smallest)
+    job = job_from_spec(spec, *shapes, device_bytes=size, capability=capability, num_sharing=num_sharing)
     plan = make_plan(job)
     if first and job.device_bytes is not None:
         print(f"memory plan of one of {job.num_ranks} ranks\n{render(plan)}", flush=True)
@@ -56,14 +58,3 @@ def train_tokens(spec: TrainSpec, plan: Plan | None) -> int | None:
     if plan is None or most is None:
         return most
     return -(-plan.choice.train_tokens // plan.job.sequence_ranks)
-
-
-def _device_bytes(declared_gib: float | None, device: torch.device) -> int | None:
-    """Return the memory of the smallest device of all ranks, or less if less is declared; a CPU has what is declared."""
-    size = None if declared_gib is None else int(declared_gib * GIB)
-    if device.type == "cpu":
-        return size
-    _, total = torch.cuda.mem_get_info(device)
-    smallest = torch.tensor(min(total, size or total), dtype=torch.int64, device=device)
-    distributed.all_reduce(smallest, op=distributed.ReduceOp.MIN)
-    return int(smallest)

@@ -16,30 +16,18 @@ SYNC_BYTES = 2 * 2 * GIB
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Decisions of a plan.
+    """Decisions of a plan; what is offloaded waits on the host except in its own phase."""
 
-    Attributes:
-        offload_teacher: the teachers' weights wait on the host except while their own reads; their heads stay for the student.
-        offload_params, offload_optimizer: the student's weights (and gradients) and AdamW's moments, likewise.
-        defer_sync: gradients are summed unsharded over an update's micro-batches, and reduced once.
-        keep_gathered: gathered weights stay over an update's micro-batches, and are gathered once.
-        cache_bytes: hidden states that stay on the device.
-        checkpointing: the student's layers are recomputed in the backward.
-        activation_share: share that is kept of a layer's activations without checkpointing.
-        score_tokens: tokens of one forward without a gradient, over all ranks that share a sequence.
-        train_tokens: tokens of one micro-batch of the student, likewise.
-    """
-
-    offload_teacher: bool
-    offload_params: bool
+    offload_teacher: bool  # all but the one that reads; their heads stay for the student
+    offload_params: bool  # and gradients
     offload_optimizer: bool
-    defer_sync: bool
-    keep_gathered: bool
-    cache_bytes: int
-    checkpointing: bool
-    activation_share: float
-    score_tokens: int
-    train_tokens: int
+    defer_sync: bool = False  # gradients are summed unsharded over an update's micro-batches, and reduced once
+    keep_gathered: bool = False  # gathered weights stay over an update's micro-batches, and are gathered once
+    cache_bytes: int = 0  # of hidden states that stay on the device
+    checkpointing: bool  # the student's layers are recomputed in the backward
+    activation_share: float  # kept of a layer's activations without checkpointing
+    score_tokens: int  # of one forward without a gradient, over all ranks that share a sequence
+    train_tokens: int  # of one micro-batch of the student, likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +46,11 @@ class Phase:
 def phases_of(job: Job, choice: Choice) -> tuple[Phase, ...]:
     """Return the phases of a step, in order, with the parts that are there."""
     phases = [_teacher(job, choice)] if job.teachers else []
-    phases += [_student(job, choice), _optimizer(job, choice)]
+    temporary = dict.fromkeys(("gradients", "AdamW's temporaries"), _trained_bytes(job))
+    phases += [_student(job, choice), _phase(job, choice, "optimizer step", _updating(job, choice) | temporary)]
     if job.rollout_share is not None:
-        phases = [_rollout(job, choice), *phases, _sync(job, choice)]
+        rollout = _phase(job, choice, "rollout", {"rollout server": _server_awake(job)})
+        phases = [rollout, *phases, _sync(job, choice)]
     return tuple(phases)
 
 
@@ -108,26 +98,16 @@ def _server_asleep(job: Job) -> int:
     return ASLEEP_BYTES if job.rollout_sleeps else _server_awake(job)
 
 
-def _rollout(job: Job, choice: Choice) -> Phase:
-    return _phase(job, choice, "rollout", {"rollout server": _server_awake(job)})
-
-
 def _teacher(job: Job, choice: Choice) -> Phase:
     """Return the forward's phase: two gathered layers (one computes, the next arrives) and embedding or head; of several the largest parts."""
     tokens = -(-choice.score_tokens // job.sequence_ranks)
-    return _phase(
-        job,
-        choice,
-        "teacher",
-        {
-            "teacher weights": _reading(job, choice),
-            "gathered weights": max(
-                size * (2 * shape.layer_params + shape.head_params) for shape, size in job.teachers
-            ),
-            "activations": max(tokens * shape.transient_bytes(size) for shape, size in job.teachers),
-            "hidden states": choice.cache_bytes,
-        },
-    )
+    parts = {
+        "teacher weights": _reading(job, choice),
+        "gathered weights": max(size * (2 * shape.layer_params + shape.head_params) for shape, size in job.teachers),
+        "activations": max(tokens * shape.transient_bytes(size) for shape, size in job.teachers),
+        "hidden states": choice.cache_bytes,
+    }
+    return _phase(job, choice, "teacher", parts)
 
 
 def _reading(job: Job, choice: Choice) -> int:
@@ -147,35 +127,33 @@ def _student(job: Job, choice: Choice) -> Phase:
     saved = tokens * (shape.compiled_bytes(width) if job.compiled else shape.saved_bytes(width, frozen=frozen))
     inputs = tokens * shape.layers * width * shape.hidden
     kept = inputs if choice.checkpointing else int(shape.layers * saved * choice.activation_share)
+    units = 2 * shape.layer_params + shape.head_params
+    gathered = shape.num_params + (job.adapter_params or 0) if choice.keep_gathered else units
     # The rows of several teachers in a micro-batch make a gradient each, and autograd's sum is one more.
     num_gradients = 0 if frozen else max(len(job.compared), 1) + (len(job.compared) > 1)
-    return _phase(
-        job,
-        choice,
-        "student",
-        {
-            # Kept activations come and go in sizes that the caching allocator cannot all join.
-            "reserve": RESERVE_BYTES + (0 if choice.checkpointing else kept // 16),
-            "student weights": _params_bytes(job),
-            "optimizer moments": 2 * _trained_bytes(job),
-            "gradients": _gradients(job, choice),
-            "gathered weights": _gathered(job, choice),
-            "activations": kept,
-            "teacher head": _teacher_head(job, choice),
-            "hidden states": choice.cache_bytes,
-            "head gradient": num_gradients * MASTER_BYTES * shape.head_params,
-        },
-        {
-            "logits": _logits(job, choice),
-            # A layer's activations made again, and the gradients of its widest tensors.
-            "layer in backward": (saved if choice.checkpointing else 0) + tokens * shape.transient_bytes(width),
-        },
-    )
+    parts = {
+        # Kept activations come and go in sizes that the caching allocator cannot all join.
+        "reserve": RESERVE_BYTES + (0 if choice.checkpointing else kept // 16),
+        "gradients": _gradients(job, choice),
+        "gathered weights": width * gathered,
+        "activations": kept,
+        **_updating(job, choice),
+        "head gradient": num_gradients * MASTER_BYTES * shape.head_params,
+    }
+    # A layer's activations made again, and the gradients of its widest tensors.
+    backward = (saved if choice.checkpointing else 0) + tokens * shape.transient_bytes(width)
+    return _phase(job, choice, "student", parts, {"logits": _logits(job, choice), "layer in backward": backward})
 
 
-def _teacher_head(job: Job, choice: Choice) -> int:
-    """Return the bytes of the heads gathered for the student's phase; a lone rank's resting teacher has its head whole."""
-    return 0 if job.num_ranks == 1 and not choice.offload_teacher else sum(_head_sizes(job))
+def _updating(job: Job, choice: Choice) -> dict[str, int]:
+    """Return what is there in the student's phase and in the optimizer's. A lone rank's resting teacher has its head whole."""
+    is_whole = job.num_ranks == 1 and not choice.offload_teacher
+    return {
+        "student weights": _params_bytes(job),
+        "optimizer moments": 2 * _trained_bytes(job),
+        "teacher head": 0 if is_whole else sum(_head_sizes(job)),
+        "hidden states": choice.cache_bytes,
+    }
 
 
 def _gradients(job: Job, choice: Choice) -> int:
@@ -190,32 +168,10 @@ def _gradients(job: Job, choice: Choice) -> int:
     return unsharded + _trained_bytes(job)
 
 
-def _gathered(job: Job, choice: Choice) -> int:
-    if choice.keep_gathered:
-        return job.compute_bytes * (job.student.num_params + (job.adapter_params or 0))
-    return job.compute_bytes * (2 * job.student.layer_params + job.student.head_params)
-
-
 def _logits(job: Job, choice: Choice) -> int:
     """Return the bytes of the head's chunks, the hidden states of both sides that it reads, and the gradient it returns."""
     tokens = -(-choice.train_tokens * job.response_tokens // (job.row_tokens * job.sequence_ranks))
     return job.workspace_bytes + tokens * (2 * job.compute_bytes * job.student.hidden + job.widest_bytes)
-
-
-def _optimizer(job: Job, choice: Choice) -> Phase:
-    return _phase(
-        job,
-        choice,
-        "optimizer step",
-        {
-            "student weights": _params_bytes(job),
-            "optimizer moments": 2 * _trained_bytes(job),
-            "gradients": _trained_bytes(job),
-            "AdamW's temporaries": _trained_bytes(job),
-            "hidden states": choice.cache_bytes,
-            "teacher head": _teacher_head(job, choice),
-        },
-    )
 
 
 def _sync(job: Job, choice: Choice) -> Phase:

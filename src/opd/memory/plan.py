@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from opd.memory.job import Job
 from opd.memory.phases import Choice, Phase, phases_of
@@ -64,9 +65,6 @@ def _least(job: Job) -> Choice:
         offload_teacher=job.offload_teacher is not False,
         offload_params=job.offload_params is not False,
         offload_optimizer=job.offload_optimizer is not False,
-        defer_sync=False,
-        keep_gathered=False,
-        cache_bytes=0,
         checkpointing=checkpointing,
         activation_share=share,
         score_tokens=min(job.score_tokens, job.teacher_row_tokens) if job.score_is_planned else job.score_tokens,
@@ -94,12 +92,12 @@ def _cached(job: Job, choice: Choice) -> Iterator[Choice]:
     yield replace(choice, cache_bytes=wanted)
 
 
-def _halved(most: int, least: int) -> Iterator[int]:
-    """Yield `most` and its halves, as long as they are above `least`, and `least`."""
-    while most > least:
-        yield most
-        most //= 2
-    yield least
+def _longer(choice: Choice, name: str, most: int) -> Iterator[Choice]:
+    """Yield the choice with `most` tokens and its halves, as long as they are above the tokens that it has."""
+    fields: dict[str, Any] = {name: most}
+    while fields[name] > getattr(choice, name):
+        yield replace(choice, **fields)
+        fields[name] //= 2
 
 
 def _without(name: str) -> Callable[[Job, Choice], Iterable[Choice]]:
@@ -110,23 +108,14 @@ def _without(name: str) -> Callable[[Job, Choice], Iterable[Choice]]:
 # longer. Checkpointing makes the layers' products again. Hidden states in pinned memory, gathering and reducing per
 # micro-batch happen while the device computes; longer micro-batches and forwards bring the least (tests/benchmarks/gpu/NOTES.md).
 _WORTH: tuple[Callable[[Job, Choice], Iterable[Choice]], ...] = (
-    lambda job, choice: (
-        replace(choice, train_tokens=tokens)
-        for tokens in _halved(min(job.train_tokens, job.least_train_tokens or job.train_tokens), choice.train_tokens)
-    ),
+    lambda job, choice: _longer(choice, "train_tokens", job.least_train_tokens or job.train_tokens),
     _without("offload_params"),
     _without("offload_optimizer"),
     _without("offload_teacher"),
-    lambda job, choice: (
-        replace(choice, checkpointing=again, activation_share=share) for again, share in _activations(job)
-    ),
+    lambda job, choice: [replace(choice, checkpointing=on, activation_share=of) for on, of in _activations(job)],
     lambda job, choice: [replace(choice, defer_sync=True)],
     lambda job, choice: [replace(choice, keep_gathered=choice.defer_sync)],
     _cached,
-    lambda job, choice: (
-        replace(choice, train_tokens=tokens) for tokens in _halved(job.train_tokens, choice.train_tokens)
-    ),
-    lambda job, choice: (
-        replace(choice, score_tokens=tokens) for tokens in _halved(job.score_tokens, choice.score_tokens)
-    ),
+    lambda job, choice: _longer(choice, "train_tokens", job.train_tokens),
+    lambda job, choice: _longer(choice, "score_tokens", job.score_tokens),
 )

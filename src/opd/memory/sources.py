@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
-from opd.experiment import GrpoSpec, OpdAgentSpec, OpdSpec, SftSpec, TrainSpec
+from opd.experiment import GrpoSpec, SftSpec, TrainSpec
 from opd.experiment.algorithm import Opd, Stage
+from opd.experiment.kinds import DistillationSpec
 from opd.head_form import WORKSPACE_GIB, Need, form_of
 from opd.memory.job import GIB, Job, Wish
 from opd.shapes import ModelShape
@@ -32,7 +34,7 @@ def is_one_unit(num_params: int, *, num_ranks: int, is_lora: bool) -> bool:
 
 def update_settings(spec: TrainSpec) -> Opd:
     """Return the sizes of an update; a kind without a teacher has no keys for them and takes the defaults."""
-    return spec.opd if isinstance(spec, OpdSpec | OpdAgentSpec) else _SETTINGS
+    return spec.opd if isinstance(spec, DistillationSpec) else _SETTINGS
 
 
 def most_read_tokens(spec: TrainSpec) -> int | None:
@@ -61,9 +63,15 @@ def job_from_spec(
         num_sharing: ranks that share the weights. None means all.
     """
     opd, actor, data, on_gpu = update_settings(spec), spec.actor, spec.data, spec.device == "cuda"
-    teachers = list(spec.named_teachers.values()) if isinstance(spec, OpdSpec | OpdAgentSpec) else []
+    teachers = list(spec.named_teachers.values()) if isinstance(spec, DistillationSpec) else []
     dtypes = [teacher.dtype for teacher in teachers] or [actor.dtype] * len(teacher_shapes)
     checkpointing, lora = _wish(actor.gradient_checkpointing), spec.model.lora
+    of_server: dict[str, Any] = {}
+    if not isinstance(spec, SftSpec):
+        rollout = spec.rollout  # an extra argument of vLLM's engine wins over the key of the same name
+        share = float(rollout.engine_kwargs.get("gpu_memory_utilization", rollout.gpu_memory_utilization))
+        of_server = {"rollout_share": share if on_gpu else 0.0, "rollout_ranks": rollout.tensor_parallel_size}
+        of_server["rollout_sleeps"] = rollout.free_cache_engine
     longest_prompt = max((teacher.max_prompt_length or data.max_prompt_length for teacher in teachers), default=0)
     job = Job(
         student=student,
@@ -87,16 +95,8 @@ def job_from_spec(
         offload_teacher=_wish(teachers[0].offload) if teachers else None,
         offload_params=_wish(actor.param_offload),
         offload_optimizer=_wish(actor.optimizer_offload),
+        **of_server,
     )
-    if not isinstance(spec, SftSpec):
-        rollout = spec.rollout  # an extra argument of vLLM's engine wins over the key of the same name
-        share = float(rollout.engine_kwargs.get("gpu_memory_utilization", rollout.gpu_memory_utilization))
-        job = replace(
-            job,
-            rollout_share=share if on_gpu else 0.0,
-            rollout_sleeps=rollout.free_cache_engine,
-            rollout_ranks=rollout.tensor_parallel_size,
-        )
     train, least = _micro_batches(spec, job)
     score = _score_tokens(spec, job) if teacher_shapes else 0
     return replace(job, train_tokens=train, least_train_tokens=least, score_tokens=score)
@@ -148,13 +148,10 @@ def _score_tokens(spec: TrainSpec, job: Job) -> int:
 def _workspace_bytes(spec: TrainSpec, dtypes: frozenset[str], capability: tuple[int, int] | None) -> int:
     """Return the bytes for logits of the largest form that a step of the run takes on a CUDA device."""
     opd = update_settings(spec)
-    losses = [(opd.loss_type, {"policy"})]
-    if isinstance(spec, OpdSpec | OpdAgentSpec):
-        losses = []
-        for stage in opd.stages or (Stage(),):
-            policy = max(opd.policy.weight, stage.policy_weight or 0.0)
-            losses.append((stage.loss_type or opd.loss_type, {"divergence"} | ({"policy"} if policy else set())))
-    forms = [form_of(Need(kind, 0, frozenset(terms), dtypes, capability or (0, 0))) for kind, terms in losses]
+    terms = {"divergence"} if isinstance(spec, DistillationSpec) else {"policy"}
+    terms |= {"policy"} if opd.has_policy else set()
+    kinds = {stage.loss_type or opd.loss_type for stage in opd.stages or (Stage(),)}
+    forms = [form_of(Need(kind, 0, frozenset(terms), dtypes, capability or (0, 0))) for kind in kinds]
     return int((opd.workspace_gib or max(WORKSPACE_GIB[form] for form in forms)) * GIB)
 
 
