@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.modules.module import register_module_forward_hook
 
 from opd.errors import Unfit
 
@@ -82,38 +81,18 @@ def may_pack(module: Any, name: str, *, packed: Forward, alone: Forward, dtype: 
     if is_equal(packed(rows)):
         return True
     if is_equal(torch.cat([packed([row]) for row in rows])):
-        layers = _departing(module, lambda: packed(rows), lambda: [alone([row]) for row in rows], allowed.max())
-        logger.warning("%s: rows that share a pack change each other in %s; each row is computed alone", name, layers)
+        logger.warning("%s: rows that share a pack change each other; each row is computed alone", name)
         return False
-    layers = _departing(module, lambda: packed(rows[1:]), lambda: [alone(rows[1:])], allowed.max())
     raise Unfit(
-        f"{name}: attn_implementation={module.config._attn_implementation} gives other hidden states than the model's own forward, from "
-        f"{layers} on. It lacks something that these layers need (sinks, a soft cap, a window). Choose another "
+        f"{name}: attn_implementation={module.config._attn_implementation} gives other hidden states than the model's own forward. "
+        f"It lacks something that {_mixers(module)} needs (sinks, a soft cap, a window). Choose another "
         "model.attn_implementation, or another model"
     )
 
 
-def _departing(module: nn.Module, packed: Callable[[], object], alone: Callable[[], object], allowed: Tensor) -> str:
-    """Return the names of the first layers whose outputs differ by more than `allowed`."""
+def _mixers(module: nn.Module) -> str:
+    """Return the kinds of parts by which the model's layers mix tokens."""
     kinds = set(getattr(module, "_no_split_modules", None) or ())
-    layers = {one: name for name, one in module.named_modules() if type(one).__name__.removeprefix("FSDP") in kinds}
-
-    def outputs(forward: Callable[[], object]) -> dict[nn.Module, Tensor]:
-        seen: dict[nn.Module, list[Tensor]] = {layer: [] for layer in layers}
-
-        def note(layer: nn.Module, inputs: Any, output: Any) -> None:
-            if layer in seen:
-                hidden = output[0] if isinstance(output, tuple) else output
-                seen[layer].append(hidden.reshape(-1, hidden.shape[-1]).float())
-
-        with register_module_forward_hook(note):
-            forward()
-        return {layer: torch.cat(parts) for layer, parts in seen.items()}
-
-    found, expected = outputs(packed), outputs(alone)
-    apart = [layer for layer in layers if (token_errors(found[layer], expected[layer]) > allowed).any()]
-    mixing = {
-        layers[layer]: [kind for part in layer.children() if not _PARTS.search(kind := type(part).__name__)]
-        for layer in apart[:3]
-    }
-    return ", ".join(f"{name} ({', '.join(kinds)})" for name, kinds in mixing.items()) or "the last norm"
+    layers = [one for one in module.modules() if type(one).__name__.removeprefix("FSDP") in kinds]
+    parts = {type(part).__name__ for layer in layers for part in layer.children()}
+    return ", ".join(sorted(part for part in parts if not _PARTS.search(part)))
