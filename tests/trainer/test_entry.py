@@ -1,6 +1,5 @@
 """Refusals of a run before its trainer starts, and its ends."""
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from opd.ending import Ending
 from opd.errors import MissingPackage
-from opd.experiment import AnyRunSpec, SpecError, load_spec
+from opd.experiment import AnyRunSpec, SpecError, load_spec, parse_tree
 from opd.experiment.run_config import RunFacts
 from opd.launch import facts
 from opd.main_opd import spec_of
@@ -22,15 +21,22 @@ def spec(device: str):
 
 
 def test_a_rollout_server_that_is_not_installed_is_refused_with_the_way_to_install_it(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(MissingPackage, match=r"rollout\.name: vllm needs the package vllm.*make setup-gpu") as refused:
         check_server(spec("cuda"))
     assert refused.value.exit_code == 2
 
 
-def test_the_cpu_server_needs_no_package(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    check_server(spec("cpu"))
+STORED = {
+    "kind": "opd", "model": {"path": "m"}, "trainer": {"test_freq": -1, "val_before_train": False},
+    "opd": {"teacher_answers": ["a.parquet"], "stages": [{"rollouts": "teacher"}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [spec("cpu"), parse_tree(STORED).spec], ids=["CPU", "stored answers"])
+def test_the_cpus_server_and_a_run_without_a_server_need_no_package(monkeypatch, asked):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    check_server(asked)
 
 
 def test_an_override_that_verls_config_does_not_know_is_refused_by_its_key():

@@ -153,7 +153,9 @@ def _converted(spec: EvalSpec, checkpoint: str, local_dir: Path) -> str:
 
 def check_server(spec: AnyRunSpec) -> None:
     """Raise MissingPackage for a rollout server that is not installed, once the devices are known to be there."""
-    if isinstance(spec, SftSpec) or (isinstance(spec, EvalSpec) and spec.teacher is not None):
+    from opd.kinds import serves
+
+    if isinstance(spec, SftSpec) or not (spec.teacher is None if isinstance(spec, EvalSpec) else serves(spec)):
         return
     if spec.rollout.name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise MissingPackage(
