@@ -35,7 +35,7 @@ class ConversationDataset(PromptDataset):
         tokenizer, key, kwargs = self.tokenizer, self.prompt_key, self.template_kwargs
 
         def rows_of(batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-            found: dict[str, list[Any]] = {name: [] for name in (PLACE, *AnsweredRow._fields)}
+            found: list[dict[str, Any]] = []
             tools = batch.get(TOOLS) or [None] * len(batch[PLACE])
             for place, messages, offered in zip(batch[PLACE], batch[key], tools, strict=True):
                 more = {TOOLS: json.loads(offered)} if offered else {}
@@ -44,11 +44,8 @@ class ConversationDataset(PromptDataset):
                 except UnfitTemplate as error:
                     problems = [replace(p, source=f"conversation {show(messages)}") for p in error.problems]
                     raise UnfitTemplate(problems) from error
-                for row in rows:
-                    found[PLACE].append(place)
-                    for name, value in row._asdict().items():
-                        found[name].append(value)
-            return found
+                found += [{PLACE: place, **row._asdict()} for row in rows]
+            return {name: [row[name] for row in found] for name in (PLACE, *AnsweredRow._fields)}
 
         rows = dataframe.map(
             rows_of,

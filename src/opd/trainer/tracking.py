@@ -15,16 +15,15 @@ from opd.runs.run import Run
 MLFLOW_RECORD = "mlflow.json"
 # "console" is our own line a step, "file" the run's metrics.
 _OURS = ("console", "file")
-_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
+_PACKAGES = ("wandb", "mlflow", "tensorboard")
 
 
 def check_installed(loggers: Collection[str]) -> None:
     """Raise MissingPackage for a logger without its package now, instead of in the middle of a start that has taken minutes."""
     for name in loggers:
-        package = _PACKAGES.get(name)
-        if package is not None and importlib.util.find_spec(package) is None:
+        if name in _PACKAGES and importlib.util.find_spec(name) is None:
             raise MissingPackage(
-                f"trainer.loggers: {name} needs the package {package}, which is not installed. Install it into this "
+                f"trainer.loggers: {name} needs the package {name}, which is not installed. Install it into this "
                 "environment (or image), or remove it from the list. The run keeps its own metrics in any case"
             )
 

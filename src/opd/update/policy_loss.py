@@ -52,12 +52,7 @@ def dro(log_prob: Tensor, old: Tensor, advantages: Tensor, clips: Clips) -> Tens
     return -(log_prob * advantages - 0.5 * clips.dro_beta * (log_prob - old).square())
 
 
-LOCAL: Mapping[str, Callable[[Tensor, Tensor, Tensor, Clips], Tensor]] = {
-    "vanilla": vanilla,
-    "gpg": gpg,
-    "cispo": cispo,
-    "dro": dro,
-}
+LOCAL: Mapping[str, Callable[..., Tensor]] = {loss.__name__: loss for loss in (vanilla, gpg, cispo, dro)}
 """Losses of one pass, by verl's names. Others take two passes, by verl's own functions over the rows of a micro-batch."""
 
 

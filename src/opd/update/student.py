@@ -40,11 +40,10 @@ from opd.update.engines import STUDENT, TEACHER, StudentEngine, TeacherEngine
 from opd.update.head import HeadLoss
 from opd.update.reading import read_statistics
 from opd.update.shards import ShardUploads
-from opd.update.step_metrics import on_host, over_sequence
 from opd.update.teacher_cache import HiddenCache
 
 UNUSED_BY_LOSSES = (
-    "prompts", "responses", "sample_weights", "row_id", "teacher", "advantage", "index", "session_id", IDS, LOG_PROBS
+    "prompts", "responses", "sample_weights", "row_id", "teacher", "advantage", IDS, LOG_PROBS
 )  # fmt: skip
 """Columns that no loss reads of a micro-batch: each costs the host two cuts of all rows."""
 
@@ -158,27 +157,21 @@ class StudentWorker(ShardUploads, ActorRolloutRefWorker):
         return as_output(metrics | {f"timing/{name}": [seconds] for name, seconds in timing.items()})
 
     def make_updates(self, data: TensorDict, timing: dict[str, float]) -> dict[str, Any] | None:
-        """Read what the loss needs, and `train` with it; arguments and result as of `train`."""
-        return self.train(data, self._answer_loss(data), timing)
-
-    def _answer_loss(self, data: TensorDict) -> HeadLoss:
-        """Return the mean of -log p over all trained tokens of an update."""
+        """Read what the loss needs, and `train` with it; arguments and result as of `train`. Here it is -log p of the answers."""
         rows = rows_from_batch(data)
         weights = Weights(nll=torch.ones(int(rows.response_mask.sum())))
-        return HeadLoss(rows=rows, loss=Loss(), weights=weights, options={"sizes": self.sizes})
+        return self.train(
+            data, HeadLoss(rows=rows, loss=Loss(), weights=weights, options={"sizes": self.sizes}), timing
+        )
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def measure_loss(self, data: TensorDict) -> TensorDict | None:
         """Measure the loss on rows of given answers, without a gradient; no rows, and `metrics` for `totals`."""
-        engine, loss = self.student_engine, self._answer_loss(data)
+        engine = self.student_engine
         data["opd_row"] = torch.arange(len(data))
-        found: dict[str, list[Any]] = {"sum/loss": [], "sum/tokens": []}
-        for micro_batch, task, output in engine.read(data, loss.task):
-            for name, value in loss.metrics(micro_batch, task, output, first_update=False).items():
-                found[name].append(value)
-        counts = on_host(found)
-        if engine.use_ulysses_sp:
-            counts = over_sequence(counts, engine.ulysses_parallel_group)
+        loss = HeadLoss(rows=rows_from_batch(data), loss=Loss(), options={"sizes": self.sizes})
+        log_probs = read_statistics(data, loss, ("log_prob",), engine)["log_prob"].double()
+        counts = {"sum/loss": [-log_probs.sum().item()], "sum/tokens": [float(len(log_probs))]}
         of_ranks = allgather_dict_into_dict(counts, engine.get_data_parallel_group())
         return as_output(of_ranks) if engine.is_mp_src_rank_with_outputs() else None
 
