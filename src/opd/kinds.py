@@ -2,12 +2,11 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from opd.agent.trajectories import NUM_ANSWERS, Trajectory, file_key, keep_trajectories, to_lines
-from opd.cluster.shutdown import GracefulStop
 from opd.experiment import OpdAgentSpec, OpdSpec, SftSpec
 from opd.experiment.kinds import TrainSpec
 from opd.job import Data, Job
@@ -21,7 +20,7 @@ from opd.runs.run import Run
 from opd.trainer import metrics as made
 from opd.trainer.carried import CarriedRows
 from opd.trainer.conversations import GivenAnswers
-from opd.trainer.problem_weights import Measuring, ProblemWeights
+from opd.trainer.problem_weights import prompt_weights
 from opd.trainer.row_facts import RowFacts, TeacherRoute, put_advantages
 from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.stages import Stages
@@ -43,7 +42,7 @@ def serves(spec: TrainSpec) -> bool:
     """Return True if rollout servers answer prompts of a run."""
     if not isinstance(spec, OpdSpec | OpdAgentSpec):
         return not isinstance(spec, SftSpec)
-    return bool(spec.all_teachers) or spec.opd.importance.problems.recompute.is_asked_for or validates(spec)
+    return bool(spec.all_teachers) or validates(spec)
 
 
 class Kind:
@@ -73,10 +72,6 @@ class Kind:
 
     def load(self, folder: Path) -> None:
         """Load what `save` saved."""
-
-    def measure(self, job: Job, step: int, stop: GracefulStop) -> Iterator[None]:
-        """Measure before a step what its weights need; yield between batches, where the loop may end the run."""
-        return iter(())
 
     @abstractmethod
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
@@ -181,7 +176,7 @@ class Grpo(Sampled):
 
     def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
         metrics = made.progress(step, self.data.epoch(step), timing)
-        return metrics | made.policy_rows(rows, step=step, timing=timing, num_ranks=job.num_ranks)
+        return metrics | made.policy_rows(rows, timing=timing, num_ranks=job.num_ranks)
 
 
 class Distillation(Sampled):
@@ -196,9 +191,10 @@ class Distillation(Sampled):
         return self.ours.distillation
 
     def select(self) -> None:
-        train, spec = self.data.train, self.spec
-        self._teacher_prompts = TeacherPrompts.of(train, spec)
-        self._weights = ProblemWeights.of(train, spec.opd.importance.problems, self.run)
+        train, spec, problems = self.data.train, self.spec, self.spec.opd.importance.problems
+        has_own = any(teacher.prompt is not None for teacher in spec.named_teachers.values())
+        self._teacher_prompts = TeacherPrompts(train, spec) if has_own else None
+        self._weights = None if problems.weights == "none" else prompt_weights(train, problems, self.run)
 
     def prepare(self) -> None:
         data, spec, opd = self.data, self.spec, self.spec.opd
@@ -210,33 +206,17 @@ class Distillation(Sampled):
             reward_beta=opd.reward_beta,
             policy=opd.policy if opd.has_policy else None,
             weights=self._weights,
-            route=TeacherRoute.of(data.train, spec),
+            route=TeacherRoute(data.train, spec) if spec.teachers else None,
             prompts=self._teacher_prompts,
         )
-        self._carried = CarriedRows.of(spec, data.train)
-        self._kept = [part for part in (self._weights, self._carried) if part is not None]
+        is_carried = spec.rollout.schedule == "carry"
+        self._carried = CarriedRows(spec, data.train) if is_carried else None
         header = generation_header(data.tokenizer, data.train.template_kwargs) if spec.trainer.monitor else []
         self._signs = RowSigns(header, num_prompts=len(data.train)) if spec.trainer.monitor else None
 
     def load(self, folder: Path) -> None:
-        for part in self._kept:
-            part.load(folder)
-
-    def measure(self, job: Job, step: int, stop: GracefulStop) -> Iterator[None]:
-        """Weigh the prompts by pass rates of the student as it is before this step, if the spec asks for it."""
-        self._measured: dict[str, float] = {}
-        weights = self._weights
-        if weights is None or not weights.are_due(step, self._stages.schedule):
-            return
-        assert job.rollouts is not None
-        measuring = Measuring(self.spec, self.data.train, step=step)
-        yield from measuring.measure(job.rollouts, stop)
-        rates = measuring.rates(f"{self.ours.run.run_id}/global_step_{step - 1}")
-        self._measured = {
-            "opd/pass_rates_used": float(weights.use_measured(rates, measuring.failed_share, step=step)),
-            "opd/pass_rate_mean": sum(rate.pass_rate for rate in rates.values()) / len(rates),
-            "opd/pass_rate_failed_share": measuring.failed_share,
-        }
+        if self._carried is not None:
+            self._carried.load(folder)
 
     def ask(self, job: Job, step: int) -> Batch:
         if self._carried is None:
@@ -251,7 +231,6 @@ class Distillation(Sampled):
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
         rows, metrics = super().answers(job, step)
         self._stages.put_events(rows, step)
-        metrics |= self._measured
         if self._carried is not None:
             carried = self._carried.metrics(step)
             metrics |= carried | {"rollout/failed": carried["rollout/failed"] + metrics["rollout/failed"]}
@@ -269,12 +248,14 @@ class Distillation(Sampled):
         self._update_metrics = step_metrics.reduce(raw, loss_agg_mode=self.spec.opd.loss_agg_mode)
         metrics |= self._update_metrics | self._stages.metrics(step) | refresh_metrics(self.spec.named_teachers, step)
         broken = job.ranks.read_nonfinite_rows() if metrics["opd/skipped"] else []
-        self.note_skipped(raw, sorted(set().union(*broken)))
+        orders = {row.order.row_id: row.order for row in rows}
+        places = sorted({orders[row_id] for of_rank in broken for row_id in of_rank})
+        self.note_skipped(raw, [f"data row {index}, sample {sample}" for index, sample in places])
         return metrics
 
     def save(self, folder: Path) -> None:
-        for part in self._kept:
-            part.save(folder)
+        if self._carried is not None:
+            self._carried.save(folder)
 
     def describe(self, job: Job, rows: list[Row], step: int, timing: Mapping[str, float]) -> dict[str, Any]:
         data = self.data
@@ -282,7 +263,7 @@ class Distillation(Sampled):
         metrics |= made.distilled_rows(rows, max_response_length=data.config.data.max_response_length)
         metrics |= made.pace(rows, timing["step"], num_ranks=job.num_ranks)
         if self._signs is not None:
-            length = self._stages.num_generated(step) or self.spec.data.max_response_length
+            length = self._stages.num_generated or self.spec.data.max_response_length
             metrics |= self._signs.of(rows, max_tokens=length)
         read, loss_type = job.ranks.read_token_view, self._stages.loss_type(step)
         self._tokens.keep(step, read=read, loss_type=loss_type, tokenizer=data.tokenizer)

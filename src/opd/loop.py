@@ -84,8 +84,6 @@ class Loop:
         if self.trainer.val_before_train and (ending := self._record(self._validate(self.step))):
             return ending
         while self.step < self.job.data.total_steps:
-            if ending := self._measure(self.step + 1):
-                return ending
             metrics = self._train(self.step + 1)
             self.step += 1
             if ending := self._record(metrics):
@@ -122,14 +120,6 @@ class Loop:
     def _validate(self, step: int) -> dict[str, Any]:
         PROGRESS.enter("validation", step)
         return self.kind.validate(self.job, step)
-
-    def _measure(self, step: int) -> Ending | None:
-        """Have the kind measure what a step's weights need; requests are served meanwhile as after the step before."""
-        for _ in self.kind.measure(self.job, step, self.stop):
-            if ending := self._serve():
-                return ending
-            PROGRESS.enter("pass rates", step)
-        return None
 
     def _record(self, metrics: Mapping[str, Any]) -> Ending | None:
         """Write the metrics of the last step, then seal its checkpoint, so that a resume from it has lost no row; serve requests."""

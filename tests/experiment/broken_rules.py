@@ -8,7 +8,6 @@ CARRIED = {"rollout.schedule": "carry"}
 STRICT = {"rollout.schedule": "strict"}
 PROBLEMS = "opd.importance.problems"
 RATES = {f"{PROBLEMS}.pass_rates": "p.parquet"}
-AGAIN = RATES | {f"{PROBLEMS}.weights": "competence", f"{PROBLEMS}.drop": False, f"{PROBLEMS}.recompute.every": 50}
 
 # kind, changes that break a rule, path of the problem, words of the rule, changes that make it valid again
 # fmt: off
@@ -132,12 +131,7 @@ RULES = [
      "opd.stages.0.rollouts", "no conversations with tools", {"opd.stages": [{"rollouts": "student"}]}),
     ("opd-agent", {"opd.horizon": {"tokens": 512, "applies": "generate"}}, "opd.horizon.applies", "each of its turns",
      {"opd.horizon.applies": "train"}),
-    ("opd", {"opd.horizon.grow_until": 0.5}, "opd.horizon.grow_until", "grows from its tokens",
-     {"opd.horizon.tokens": 512}),
     ("opd", {f"{PROBLEMS}.weights": "competence"}, f"{PROBLEMS}.pass_rates", "follow from the prompts' pass rates", RATES),
-    ("opd", {f"{PROBLEMS}.recompute.every": 50, f"{PROBLEMS}.drop": False}, f"{PROBLEMS}.weights",
-     "measured again for weights only", AGAIN),
-    ("opd", AGAIN | {f"{PROBLEMS}.drop": True}, f"{PROBLEMS}.drop", "could not come back", {f"{PROBLEMS}.drop": False}),
     ("opd", {"opd.loss_type": "jsd", "opd.beta": 0.0}, "opd.beta", "a number > 0", {"opd.beta": 0.001}),
     ("opd", {"opd.beta": 0.5}, "opd.beta", "reverse_kl has none", {"opd.loss_type": "jsd"}),
     ("opd", {"rollout.tensor_parallel_size": 3}, "rollout.tensor_parallel_size",

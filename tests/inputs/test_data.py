@@ -143,9 +143,6 @@ def test_a_ground_truth_is_scored_as_its_own_answer(tmp_path):
     assert "(line 3 'xxx" in rule
 
 
-AGAIN = {"weights": "competence", "pass_rates": "p", "drop": False, "recompute": {"at_stages": True}}
-
-
 @pytest.mark.parametrize(
     ("opd", "learns"),
     [
@@ -153,7 +150,6 @@ AGAIN = {"weights": "competence", "pass_rates": "p", "drop": False, "recompute":
         ({"reward_beta": 0.5}, True),
         ({"policy": {"weight": 0.5}}, True),
         ({"stages": [{"policy_weight": 0.5}]}, True),
-        ({"stages": [{"until": 0.5}, {}], "importance": {"problems": AGAIN}}, True),
     ],
 )
 def test_truths_are_needed_where_something_is_learnt_or_reported_from_them(opd, learns):

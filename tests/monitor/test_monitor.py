@@ -148,7 +148,6 @@ LEARNS_TO_CALL = [(1.0, 1.0), (1.0, 1.0), (1.1, 1.2), (1.6, 1.9), (1.9, 2.2), (2
         [row(training__rollout_probs_diff_mean=0.01)] * 4,  # a rollout that always differed
         [row(opd__divergence=value) for value in (1.0, 0.5, 0.1, 1e-7)],  # a student that has learnt
         [row(**{**SOUND, "opd/lr_used": 0.0, "opd/weight_change": 0.0}), of(), of()],  # a step of rate 0 moves nothing
-        [lengthened(step, **{"opd/horizon": 10.0 * step}) for step in range(1, 12)],  # a horizon lets answers grow
         [lengthened(1.0, **{"opd/stage": 1.0, "opd/entropy": 3.0})] * 5  # a stage has a start of its own
         + [lengthened(4.0, **{"opd/stage": 2.0, "opd/accuracy": 0.2, "opd/entropy": 0.08, "opd/teacher_entropy": 0.9})]
         * 8,
@@ -176,7 +175,7 @@ def test_sound_rows_that_look_like_a_fault_are_none(rows):
     [
         ([row(training__rollout_probs_diff_mean=value) for value in (1e-7, 2e-7, 3e-4)], "rollout-stale", 3),
         ([row(opd__divergence=1e-8)] * 3, "teacher-no-better", 3),  # it is the student
-        ([lengthened(factor, **{"opd/horizon": 10.0}) for factor in (1, 1, 1, 1, 3, 3, 3)], "length-inflation", 5),
+        ([lengthened(factor) for factor in (1, 1, 1, 1, 3, 3, 3)], "length-inflation", 5),
         ([row(opd__teacher_prefers_neighbour=0.9, opd__teacher_pairs=30.0)] * 2, "teacher-shifted", 2),  # pooled
         ([row(critic__score__min=0.0, critic__score__max=most) for most in (1.0, 0, 0, 0, 0, 0)], "rewards-equal", 2),
         ([row(**{"opd/score_mean": 0.0, "opd/accuracy": 0.0})] * 5, "rewards-equal", 1),

@@ -16,10 +16,11 @@ from opd.experiment import parse_tree
 from opd.rollout import manager
 from opd.rollout.batches import Batch, RolloutReport
 from opd.rollout.carry import CarriedRow
-from opd.rollout.seeds import PASS_RATES, TRAIN, VALIDATION, request_seed
+from opd.rollout.seeds import TRAIN, VALIDATION, request_seed
 from opd.rollout.worker import RolloutWorker
 
-ROLLOUT = {"temperature": 0.7, "top_p": 0.9, "top_k": -1, "calculate_log_probs": True, "agent": {"default_agent_loop": "single_turn_agent"}}  # fmt: skip
+SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": -1}
+ROLLOUT = SAMPLING | {"calculate_log_probs": True, "agent": {"default_agent_loop": "single_turn_agent"}, "val_kwargs": SAMPLING | {"temperature": 0.6}}  # fmt: skip
 
 
 class _Loop:
@@ -74,12 +75,12 @@ def worker() -> RolloutWorker:
     return made
 
 
-def _batch(num_samples: int = 2, partition: str = PASS_RATES) -> Batch:
+def _batch(num_samples: int = 2, partition: str = VALIDATION) -> Batch:
     prompts = [
         {"uid": uid, "index": index, "data_source": "math", "reward_model": {"ground_truth": "1"}}
         for uid, index in (("a", 5), ("b", 6))
     ]
-    is_recorded = partition == PASS_RATES
+    is_recorded = partition == VALIDATION
     return Batch(prompts=prompts, partition=partition, step=7, num_samples=num_samples, is_recorded=is_recorded)
 
 
@@ -93,9 +94,9 @@ DEAD = ray.exceptions.RayTaskError("generate", "EngineDeadError: see above", Eng
 def test_recorded_answers_are_reported_with_their_scores(worker):
     report = asyncio.run(worker.generate(_batch()))
     assert report.rows == []
-    assert {one["temperature"] for one in worker.asked} == {0.7}
+    assert {one["temperature"] for one in worker.asked} == {0.6}
     for one in worker.asked:
-        assert one["seed"] == request_seed(4, PASS_RATES, 7, one["row"], one["sample"], 0)
+        assert one["seed"] == request_seed(4, VALIDATION, 7, one["row"], one["sample"], 0)
     right = {(one["row"], one["sample"]): float(one["seed"] % 2) for one in worker.asked}
     assert right.keys() == {(5, 0), (5, 1), (6, 0), (6, 1)}
     came = {place: acc for place, acc in right.items() if place != (5, 1)}
@@ -105,10 +106,7 @@ def test_recorded_answers_are_reported_with_their_scores(worker):
     assert worker.num_finished == 4
 
 
-@pytest.mark.parametrize(
-    ("partition", "says"),
-    [(TRAIN, ""), (PASS_RATES, "3 of 4 answers have ended"), (VALIDATION, "3 of 4 answers have ended")],
-)
+@pytest.mark.parametrize(("partition", "says"), [(TRAIN, ""), (VALIDATION, "3 of 4 answers have ended")])
 def test_answers_that_are_only_measured_say_how_far_they_are(monkeypatch, capsys, partition, says):
     class Slow:
         num_finished = 3
@@ -198,7 +196,7 @@ def test_a_cut_batch_reports_the_answers_that_came_and_neither_waits_for_the_oth
 def test_log_probabilities_are_asked_for_in_every_so_many_th_step_of_training(worker, every, step, expected):
     worker.ours.sampling = SimpleNamespace(rollout=SimpleNamespace(logprobs_every=every))
     assert worker._sampling(TRAIN, step)["logprobs"] is expected
-    assert worker._sampling(PASS_RATES, step)["logprobs"] is False
+    assert worker._sampling(VALIDATION, step)["logprobs"] is False
 
 
 class _Rounds:

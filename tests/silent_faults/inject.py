@@ -75,7 +75,7 @@ def _in_worker(module) -> None:
             if _ends():
                 for parameter, at_start in zip(engine.module.parameters(), _start, strict=True):
                     parameter.copy_(at_start)
-                engine.reset_optimizer()
+                engine.optimizer.state.clear()
                 for group, rate in zip(engine.optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate
         return output

@@ -3,7 +3,6 @@
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -31,15 +30,8 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(ending.lost, "lost_parts", lambda **_: {})
     monkeypatch.setattr(checkpointing, "seal", lambda run, ranks, step, *rest: did.append(f"seal {step}"))
 
-    def make(ask: Any = lambda stopping: None) -> tuple[loop.Loop, list[str]]:
-        def measure(job: Any, step: int, stopping: Any) -> Any:
-            for number in (1, 2):
-                did.append(f"measure {step}.{number}")
-                if number == 1:
-                    ask(stopping)
-                yield
-
-        made = loop.Loop(job, SimpleNamespace(save=lambda folder: None, measure=measure))
+    def make() -> tuple[loop.Loop, list[str]]:
+        made = loop.Loop(job, SimpleNamespace(save=lambda folder: None))
         made.step = 4
         return made, did
 
@@ -87,12 +79,6 @@ def test_pods_that_are_gone_with_their_nodes_end_the_run_with_a_code_of_its_own(
     assert found is not None
     assert (found.exit_code, found.result) == (76, None)
     assert did == [*SAVED, "hand over"], "the next attempt need not wait for the lease"
-
-
-def test_a_run_that_is_asked_to_end_while_it_measures_saves_the_step_before(play):
-    made, did = play(lambda stopping: setattr(stopping, "requested", True))
-    assert made._measure(5) is STOPPED
-    assert did == ["measure 5.1", *SAVED]
 
 
 @pytest.fixture

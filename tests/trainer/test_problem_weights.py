@@ -10,19 +10,14 @@ from omegaconf import OmegaConf
 from torch import tensor
 from transformers import AutoTokenizer
 
-from opd.cluster.shutdown import GracefulStop
 from opd.data.toy import STUDENT_DIR
-from opd.evaluation.pass_rates import PassRate, prompt_id, weights_key, write_pass_rates
-from opd.evaluation.samples import Sample
+from opd.evaluation.pass_rates import WEIGHTS_KEY, PassRate, prompt_id, write_pass_rates
 from opd.experiment import SpecError
-from opd.experiment.algorithm import Opd, ProblemImportance, Stage
-from opd.rollout.batches import Batch, RolloutReport
+from opd.experiment.algorithm import ProblemImportance
 from opd.rollout.rows import Order, row_of
-from opd.rollout.seeds import PASS_RATES
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.problem_weights import Measuring, ProblemWeights
+from opd.trainer.problem_weights import prompt_weights
 from opd.trainer.row_facts import RowFacts
-from opd.weights.stages import Schedule
 
 QUESTIONS = ["10+10=", "11+11=", "12+12=", "13+13="]
 RATES = [0.0, 0.25, 0.5, 1.0]  # p (1 - p): 0, 3/16, 4/16, 0, with a mean of 7/64
@@ -53,13 +48,13 @@ def _problems(tmp_path, rates=None, **keys) -> ProblemImportance:
 
 
 def test_each_prompt_gets_its_weight_whatever_the_order_of_the_file(dataset, tmp_path):
-    weights = ProblemWeights(dataset, _problems(tmp_path, drop=False))
-    torch.testing.assert_close(weights.of_rows(range(4)), tensor([0, 12 / 7, 16 / 7, 0]))
+    weights = prompt_weights(dataset, _problems(tmp_path, drop=False))
+    torch.testing.assert_close(weights, tensor([0, 12 / 7, 16 / 7, 0]))
     assert len(dataset) == 4
 
 
 def test_prompts_of_weight_0_leave_the_data_and_the_others_weigh_what_they_did(dataset, tmp_path):
-    weights = ProblemWeights(dataset, _problems(tmp_path)).of_rows([0, 1])
+    weights = prompt_weights(dataset, _problems(tmp_path))
     torch.testing.assert_close(weights, tensor([12 / 7, 16 / 7]))
     assert float(weights.sum()) / len(QUESTIONS) == pytest.approx(1.0)
     assert [row["raw_prompt"][0]["content"] for row in dataset] == QUESTIONS[1:3]
@@ -69,7 +64,7 @@ def test_prompts_of_weight_0_leave_the_data_and_the_others_weigh_what_they_did(d
 
 def test_prompts_without_a_pass_rate_are_counted_and_named(dataset, tmp_path):
     with pytest.raises(SpecError) as caught:
-        ProblemWeights(dataset, _problems(tmp_path, {"11+11=": 0.5, "99+99=": 0.5}))
+        prompt_weights(dataset, _problems(tmp_path, {"11+11=": 0.5, "99+99=": 0.5}))
     [problem] = caught.value.problems
     assert problem.path == "opd.importance.problems.pass_rates"
     assert problem.value == str(tmp_path / "pass_rates.parquet")
@@ -80,88 +75,11 @@ def test_prompts_without_a_pass_rate_are_counted_and_named(dataset, tmp_path):
     assert "kind passrate" in problem.fix
 
 
-AGAIN = {"drop": False, "recompute": {"every": 3, "at_stages": True, "num_samples": 4}}
-
-
-def _measured(*rates: float) -> dict[str, PassRate]:
-    ids = [prompt_id(_message(question), "9") for question in QUESTIONS]
-    return {name: PassRate(name, rate, 49, "now") for name, rate in zip(ids, rates, strict=True)}
-
-
-def test_rates_are_measured_again_after_every_n_steps_and_before_a_new_stage(dataset, tmp_path):
-    weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN))
-    schedule = Schedule.of(Opd(max_length=8, stages=(Stage(until=5), Stage())), total_steps=9, response_length=8)
-    assert [step for step in range(1, 10) if weights.are_due(step, schedule)] == [4, 6, 7]
-
-
-def test_measured_rates_continue_from_a_checkpoint_to_the_bit(dataset, tmp_path):
-    weights, resumed = (ProblemWeights(dataset, _problems(tmp_path, **AGAIN)) for _ in range(2))
-    # 1 / 49 times 49 is not 1 in floats: what is stored must be what was used.
-    assert weights.use_measured(_measured(1 / 49, 0.5, 1.0, 48 / 49), 0.05, step=4)
-    weights.save(tmp_path)
-    resumed.load(tmp_path)
-    assert torch.equal(resumed.of_rows(range(4)), weights.of_rows(range(4)))
-    by_hand = tensor([48 / 49**2, 1 / 4, 0.0, 48 / 49**2])
-    torch.testing.assert_close(weights.of_rows(range(4)), by_hand / by_hand.mean())
-
-
-@pytest.mark.parametrize(
-    ("rates", "failed_share", "why"),
-    [((1.0,) * 4, 0.0, "no weight is above 0"), ((0.5,) * 4, 0.5, "50% of the answers")],
-)
-def test_rates_that_give_no_weight_or_lack_answers_leave_the_weights(
-    dataset, tmp_path, caplog, rates, failed_share, why
-):
-    weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN))
-    before = weights.of_rows(range(4))
-    assert not weights.use_measured(_measured(*rates), failed_share, step=4)
-    assert torch.equal(weights.of_rows(range(4)), before)
-    assert why in caplog.text
-
-
-class _Manager:
-    """Answers each prompt three times of four; the row's number says how many of the answers are right."""
-
-    def __init__(self) -> None:
-        self.asked: list[list[int]] = []
-
-    def generate(self, batch: Batch, stopping: object) -> RolloutReport:
-        assert (batch.num_samples, batch.partition, batch.step, batch.is_recorded) == (4, PASS_RATES, 7, True)
-        rows = [int(prompt["index"]) for prompt in batch.prompts]
-        self.asked.append(rows)
-        samples = [
-            Sample(
-                run_id="r", step=7, data_source="toy_add", problem_index=row, sample_index=number, prompt="", response="",
-                pred="", ground_truth="9", score=1.0, acc=1.0 if number < row else 0.5, failed=False, num_tokens=1,
-                truncated=False,
-            )
-            for row in rows
-            for number in range(3)
-        ]  # fmt: skip
-        return RolloutReport(samples=samples, num_trajectories=4 * len(rows), num_failed=len(rows))
-
-
-def test_measuring_asks_every_prompt_in_even_batches(dataset, tmp_path):
-    problems = _problems(tmp_path, **AGAIN)
-    spec = SimpleNamespace(
-        opd=SimpleNamespace(importance=SimpleNamespace(problems=problems)), data=SimpleNamespace(train_batch_size=3)
-    )
-    measuring, manager = Measuring(spec, dataset, step=7), _Manager()
-    for _ in measuring.measure(manager, GracefulStop()):
-        pass
-    found = measuring.rates("run/global_step_6")
-    assert manager.asked == [[0, 1], [2, 3]]
-    assert measuring.failed_share == 0.25
-    assert [rate.pass_rate for rate in found.values()] == [0.0, 0.25, 0.5, 0.75]
-    assert list(found) == dataset.prompt_ids()
-    assert {(rate.k, rate.checkpoint) for rate in found.values()} == {(4, "run/global_step_6")}
-
-
 def test_a_run_keeps_rates_and_weights_of_all_prompts_for_its_report(dataset, tmp_path):
     run = SimpleNamespace(keep=lambda files: [(tmp_path / name).write_bytes(data) for name, data in files.items()])
-    (tmp_path / weights_key(1)).parent.mkdir()
-    ProblemWeights(dataset, _problems(tmp_path), run)
-    kept = pq.read_table(tmp_path / weights_key(1)).to_pydict()
+    (tmp_path / WEIGHTS_KEY).parent.mkdir()
+    prompt_weights(dataset, _problems(tmp_path), run)
+    kept = pq.read_table(tmp_path / WEIGHTS_KEY).to_pydict()
     assert kept["pass_rate"] == RATES
     assert kept["weight"] == pytest.approx([0, 12 / 7, 16 / 7, 0])
 
@@ -170,7 +88,7 @@ def _weigh_step(dataset, problems, reward_beta) -> tuple[torch.Tensor, dict[str,
     """Weigh a step of two rows of data row 1, then two of data row 0."""
     importance = ProblemImportance(**problems)
     facts = RowFacts(
-        reward_beta=reward_beta, policy=None, weights=ProblemWeights.of(dataset, importance, None), route=None, prompts=None
+        reward_beta=reward_beta, policy=None, weights=prompt_weights(dataset, importance), route=None, prompts=None
     )  # fmt: skip
     rows = []
     for place, reward in enumerate([1.0, 0.0, 0.0, 0.0]):

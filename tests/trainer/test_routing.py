@@ -42,7 +42,7 @@ def _spec(url=(), **route):
 def test_a_prompts_teacher_is_that_of_its_data_source_and_served_ones_follow_those_of_the_ranks(
     url, numbers, dataset, capsys
 ):
-    route = TeacherRoute.of(dataset, _spec(url, to={"maths": "a", "code/short": "b", "chat": "b"}))
+    route = TeacherRoute(dataset, _spec(url, to={"maths": "a", "code/short": "b", "chat": "b"}))
     assert route.of_rows([3, 0, 1, 0]).tolist() == numbers
     assert "route: training prompts by teacher: a 2, b 2" in capsys.readouterr().out
     prompts = [{"index": row} for row in (3, 0, 1, 0)]
@@ -52,13 +52,13 @@ def test_a_prompts_teacher_is_that_of_its_data_source_and_served_ones_follow_tho
 
 def test_rows_that_left_the_data_do_not_shift_the_others(dataset):
     dataset.keep([1, 2])
-    route = TeacherRoute.of(dataset, _spec(to={"maths": "a", "code/short": "b"}))
+    route = TeacherRoute(dataset, _spec(to={"maths": "a", "code/short": "b"}))
     assert route.of_rows([0, 1]).tolist() == [1, 0]
 
 
 def test_values_that_lead_to_no_teacher_are_named_with_their_number(dataset):
     with pytest.raises(SpecError) as caught:
-        TeacherRoute.of(dataset, _spec(to={"code/short": "b"}))
+        TeacherRoute(dataset, _spec(to={"code/short": "b"}))
     first, second = caught.value.problems
     assert (first.path, second.path) == ("route.to.maths", "route.to.chat")
     assert first.rule == "2 of 4 training prompts have 'maths' in the column data_source, which leads to no teacher"
@@ -67,7 +67,7 @@ def test_values_that_lead_to_no_teacher_are_named_with_their_number(dataset):
 
 def test_a_column_that_the_data_lack_is_refused(dataset):
     with pytest.raises(SpecError) as caught:
-        TeacherRoute.of(dataset, _spec(by="topic", to={"x": "b"}))
+        TeacherRoute(dataset, _spec(by="topic", to={"x": "b"}))
     (problem,) = caught.value.problems
     assert (problem.path, problem.value) == ("route.by", "topic")
     assert "data_source, level" in problem.fix

@@ -70,7 +70,7 @@ def _spec(max_length=64, prompt="{prompt}({reward_model.ground_truth})"):
 
 def test_the_students_template_and_tokenizer_write_the_teachers_prompts(tmp_path):
     dataset = _dataset(tmp_path)
-    first, braces = TeacherPrompts.of(dataset, _spec()).of_rows([0, 2])
+    first, braces = TeacherPrompts(dataset, _spec()).of_rows([0, 2])
     asked = dataset.tokenizer.apply_chat_template(
         [{"role": "user", "content": "10+10=(020)"}], add_generation_prompt=True, return_dict=False
     )
@@ -83,16 +83,16 @@ def test_of_several_teachers_each_has_its_own_prompts_or_the_students(tmp_path):
     teachers = {"a": {"path": "t", "prompt": "{prompt}!"}, "b": {"path": "u"}}
     spec = parse_tree(tree | {"teachers": teachers, "route": {"to": {"maths": "a", "chat": "b"}}}).spec
     dataset = _dataset(tmp_path)
-    found = TeacherPrompts.of(dataset, spec).of_rows([0, 1, 2])
+    found = TeacherPrompts(dataset, spec).of_rows([0, 1, 2])
     assert "10+10=!" in dataset.tokenizer.decode(found[0])
     assert [ids is None for ids in found] == [False, True, False]
 
 
 def test_rows_whose_prompt_is_too_long_for_the_teacher_are_dropped_and_counted(tmp_path):
     dataset = _dataset(tmp_path)
-    lengths = [len(ids) for ids in TeacherPrompts.of(dataset, _spec()).of_rows(range(4))]
+    lengths = [len(ids) for ids in TeacherPrompts(dataset, _spec()).of_rows(range(4))]
     dataset = _dataset(tmp_path)
-    prompts = TeacherPrompts.of(dataset, _spec(max_length=max(lengths) - 1))
+    prompts = TeacherPrompts(dataset, _spec(max_length=max(lengths) - 1))
     assert dataset.num_teacher_overlong_dropped == 1
     assert (dataset.places, dataset.num_left_out, dataset.num_overlong_dropped) == ([0, 1, 2], 0, 0)
     dataset.keep([2])
@@ -107,10 +107,10 @@ def test_rows_whose_prompt_is_too_long_for_the_teacher_are_dropped_and_counted(t
 )
 def test_too_long_prompts_that_are_not_dropped_or_leave_nothing_are_an_error(tmp_path, drops, limit, words):
     dataset = _dataset(tmp_path, filter_overlong_prompts=drops)
-    lengths = sorted(len(ids) for ids in TeacherPrompts.of(dataset, _spec()).of_rows(range(4)))
+    lengths = sorted(len(ids) for ids in TeacherPrompts(dataset, _spec()).of_rows(range(4)))
     limit = lengths[-2] if limit == 19 else limit
     with pytest.raises(SpecError, match=words) as caught:
-        TeacherPrompts.of(_dataset(tmp_path, filter_overlong_prompts=drops), _spec(max_length=limit))
+        TeacherPrompts(_dataset(tmp_path, filter_overlong_prompts=drops), _spec(max_length=limit))
     (problem,) = caught.value.problems
     assert (problem.path, problem.value) == ("teacher.max_prompt_length", limit)
     assert f"the longest has {lengths[-1]} tokens" in problem.rule
@@ -119,7 +119,7 @@ def test_too_long_prompts_that_are_not_dropped_or_leave_nothing_are_an_error(tmp
 def test_rows_without_a_value_are_named_with_their_number(tmp_path):
     dataset = _dataset(tmp_path, answers=["1", None, "2", None])
     with pytest.raises(SpecError) as caught:
-        TeacherPrompts.of(dataset, _spec())
+        TeacherPrompts(dataset, _spec())
     (problem,) = caught.value.problems
     assert problem.path == "teacher.prompt"
     assert "2 of 4 training prompts have no text or number in reward_model.ground_truth (rows 2, 4" in problem.rule
@@ -129,6 +129,6 @@ def test_with_tools_a_prompt_is_written_as_the_agent_loop_writes_it(tmp_path):
     dataset = _dataset(tmp_path)
     look_up = {"name": "look_up", "description": "A price.", "parameters": {"type": "object", "properties": {}}}
     dataset.tool_schemas = [{"type": "function", "function": look_up}]
-    [found] = TeacherPrompts.of(dataset, _spec(max_length=512)).of_rows([0])
+    [found] = TeacherPrompts(dataset, _spec(max_length=512)).of_rows([0])
     conversation = Conversation(dataset.tokenizer, tools=dataset.tool_schemas, max_parallel_calls=1)
     assert found.tolist() == conversation.prompt([{"role": "user", "content": "10+10=(020)"}])

@@ -259,7 +259,7 @@ def test_the_finite_update_before_one_that_is_not_is_made(runs, world):
 
 def test_rows_whose_loss_is_not_finite_are_named_by_their_rank(runs, alone):
     (named,) = runs[1, "nan from the teacher"]["nonfinite_rows"]
-    assert "row 1 of the batch" in named
+    assert 1 in named
     first, second = runs[2, "nan from the teacher"]["nonfinite_rows"]
     assert not first
     assert second

@@ -229,12 +229,11 @@ class ToolDialogueLoop(agent_loop.AgentLoopBase):
         runner = self._shared.runner(extra)
         stops = [*(sampling_params.get("stop_token_ids") or []), *runner.parser.stop_token_ids]
         params = sampling_params | ({"stop_token_ids": stops} if stops else {})
-        request_id, served = uuid4().hex, list[Any]()
+        request_id = uuid4().hex
 
         async def generate(ids: Sequence[int], max_tokens: int) -> Sampled:
             asked = params | {"max_tokens": max_tokens}
             out = await self.server_manager.generate(request_id=request_id, prompt_ids=list(ids), sampling_params=asked)
-            served.append(out)
             return Sampled(token_ids=out.token_ids, logprobs=out.log_probs or None)
 
         own: VerlTools | None = None
@@ -269,7 +268,5 @@ class ToolDialogueLoop(agent_loop.AgentLoopBase):
             | {
                 FINAL_TEXT: self._shared.final_text(dialogue),
                 ENDING: dialogue.ending,
-                "min_global_steps": served[0].extra_fields.get("min_global_steps"),
-                "max_global_steps": served[-1].extra_fields.get("max_global_steps"),
             },
         )

@@ -17,8 +17,8 @@ SCHEMA = pa.schema(
 )
 PASS_RATES_KEY = "eval/pass_rates.parquet"
 """In the run directory of an evaluation."""
-WEIGHTS_FOLDER = "problems"
-"""In the run directory of a distillation: a file for each time that its prompts got their weights."""
+WEIGHTS_KEY = "problems/weights.parquet"
+"""In the run directory of a distillation: its prompts' pass rates and weights."""
 WEIGHT = "weight"
 
 
@@ -30,7 +30,7 @@ class PassRate(NamedTuple):
     """Share of the k answers that were right; a missing answer, or one whose scorer failed, is wrong."""
     k: int
     checkpoint: str
-    """The model that answered: `eval.checkpoint`, else `model.path`; within a training run `RUN/global_step_N`."""
+    """The model that answered: `eval.checkpoint`, else `model.path`."""
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]], ground_truth: Any) -> str:
@@ -82,13 +82,8 @@ def by_prompt(rates: Iterable[PassRate]) -> dict[str, PassRate]:
     return found
 
 
-def weights_key(step: int) -> str:
-    """Return the key of the weights that a run trains with from `step` on."""
-    return f"{WEIGHTS_FOLDER}/step-{step:06d}.parquet"
-
-
 def weights_bytes(rates: Iterable[PassRate], weights: Sequence[float]) -> bytes:
-    """Return that file: pass rates with a column `weight`, in the order of the data, prompts of weight 0 included."""
+    """Return the file of weights: pass rates with a column `weight`, in the order of the data, prompts of weight 0 included."""
     out = io.BytesIO()
     table = pa.Table.from_pylist([rate._asdict() for rate in rates], schema=SCHEMA)
     pq.write_table(table.append_column(WEIGHT, pa.array(weights, pa.float64())), out, compression="zstd")

@@ -94,35 +94,17 @@ class TokenImportance(Section):
         return _SCORES.get(self.score, 2) > 1
 
 
-class Recompute(Section):
-    every: Count | None = key("After every so many steps; unset: not by steps.", None)
-    at_stages: bool = key("Before the first step of each stage but the first.", False)
-    num_samples: int = key("Answers to each prompt, sampled as in training.", 8, ge=3)
-
-    @property
-    def is_asked_for(self) -> bool:
-        return self.every is not None or self.at_stages
-
-
 class ProblemImportance(Section):
     weights: ProblemWeights = key("Weight of a prompt by its pass rate, or your own as package.module:name.", "none")
     pass_rates: Text | None = key("File or store URL of `pass_rates.parquet` of a run of kind passrate.", None)
     alpha: Weight = key("Exponent of the pass rate, for `competence`.", 1.0)
     beta: Weight = key("Exponent of the failure rate, for `competence`.", 1.0)
     drop: bool = key("Leave prompts of weight 0 out of the data; false: they are answered too.", True)
-    recompute: Recompute = key("When the run measures the pass rates again; by default never.", Recompute)
 
     def check(self) -> Iterator[Problem]:
-        again, has_weights = self.recompute, self.weights != "none"
-        if has_weights and self.pass_rates is None:
+        if self.weights != "none" and self.pass_rates is None:
             rule = f"weights {self.weights} follow from the prompts' pass rates"
             yield self.broken("pass_rates", rule, "name the file: `pass_rates.parquet` of a run of kind passrate")
-        if again.is_asked_for and not has_weights:
-            rule = "pass rates are measured again for weights only"
-            yield self.broken("weights", rule, "set weights: competence, or remove recompute")
-        if again.is_asked_for and self.drop:
-            rule = "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
-            yield self.broken("drop", rule, "set drop: false, or remove recompute")
 
 
 class Importance(Section):
@@ -139,8 +121,6 @@ class Stage(Section):
     policy_weight: Weight | None = key("Weight of the policy loss; unset: opd.policy.weight.", None)
     weight_schedule: Literal["constant", "linear"] = key("The weights at once, or evenly by its end.", "constant")
     rollouts: Literal["student", "teacher"] = key("Author of the answers; opd.teacher_answers has them.", "student")
-    optimizer: Literal["keep", "reset"] = key("AdamW's moments at the stage's first step.", "keep")
-    lr_schedule: Literal["keep", "restart"] = key("The learning rate's schedule continues, or begins anew.", "keep")
 
     def check(self) -> Iterator[Problem]:
         if self.loss_params and self.loss_type is None:
@@ -153,11 +133,6 @@ class Stage(Section):
 class Horizon(Section):
     tokens: Count | None = key("First tokens of a response that are trained on, in the first step; unset: all.", None)
     applies: Literal["train", "generate"] = key("Mask the others, or do not generate them either.", "train")
-    grow_until: RunPoint | None = key("Step, or share of the steps, by which all tokens count; unset: never.", None)
-
-    def check(self) -> Iterator[Problem]:
-        if self.grow_until is not None and self.tokens is None:
-            yield self.broken("grow_until", "it grows from its tokens in the first step", "set opd.horizon.tokens")
 
 
 class Opd(Section):

@@ -154,8 +154,7 @@ class DistillationSpec(SamplingSpec):
     @property
     def learns_from_rewards(self) -> bool:
         """True where the rewards of its training answers change what is learnt; else they are metrics."""
-        opd = self.opd
-        return opd.has_policy or opd.reward_beta is not None or opd.importance.problems.recompute.is_asked_for
+        return self.opd.has_policy or self.opd.reward_beta is not None
 
     @property
     def prompt_columns(self) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from opd.runs.headline import ENTROPY_KEYS, LEAST, MOST, first_of
 
 NUM_START = 3  # rows whose median is a run's start
 NUM_WINDOW = 8  # rows that detectors pool, and among which a part's start is found
-PARTS = ("opd/stage", "opd/horizon")  # metrics whose change begins a part of the run with other answers
+PART = "opd/stage"  # the metric whose change begins a part of the run with other answers
 TURNS = "num_turns/mean"
 SAME_TURNS = 1.25
 """Conversations are compared where their mean numbers of messages differ by less than about this factor."""
@@ -63,7 +63,7 @@ class Past:
         self._first: dict[str, list[float]] = {}
         self._least: dict[str, float] = {}
         self._window: deque[Row] = deque(maxlen=NUM_WINDOW)
-        self._part: tuple[float | None, ...] = ()
+        self._part: float | None = None
         self._first_of_part: list[Row] = []
         self._first_by_turns: dict[int, list[Row]] = {}
         self._turns = 0
@@ -74,12 +74,10 @@ class Past:
             if len(first := self._first.setdefault(name, [])) < NUM_START:
                 first.append(value)
             self._least[name] = min(value, self._least.get(name, value))
-        part = tuple(row.get(name) for name in PARTS)
-        if part[:1] != self._part[:1]:  # a teacher's answers, or a schedule of its own
+        if (part := row.get(PART)) != self._part:  # a teacher's answers, or another loss
             self._window.clear()
-        self._window.append(row)
-        if part != self._part:
             self._part, self._first_of_part, self._first_by_turns = part, [], {}
+        self._window.append(row)
         turns = row.get(TURNS, 1.0)
         self._turns = round(math.log(turns, SAME_TURNS)) if turns > 0 else 0
         for rows in (self._first_of_part, self._first_by_turns.setdefault(self._turns, [])):

@@ -25,7 +25,7 @@ class Batch:
     """Prompts, and what is asked of them.
 
     Attributes:
-        partition: `TRAIN`, `VALIDATION` or `PASS_RATES`, by which seeds and sampling differ.
+        partition: `TRAIN` or `VALIDATION`, by which seeds and sampling differ.
         num_samples: answers to each prompt.
         given: token ids of a prompt's answers by the sample's number, in the place of sampled ones; empty: all are sampled.
         prompt_ids: tokens that each given answer followed; a template that writes the date writes others now.

@@ -44,7 +44,6 @@ class Row:
         columns: tensors for the ranks. `prompts` and `responses` are token ids; `response_mask` is 1 for a token of the model. A scored
             row has `rm_scores`; where the server reports them there are `rollout_log_probs`. A kind adds scalars or vectors.
         info: the scorer's own values. is_scored: False where there was no ground truth. num_turns: of the conversation.
-        versions: steps of the oldest and the newest weights that wrote the answer. None means that a server wrote nothing.
     """
 
     order: Order
@@ -54,7 +53,6 @@ class Row:
     info: Mapping[str, Any] = field(default_factory=dict)
     is_scored: bool = True
     num_turns: int = 0
-    versions: tuple[int | None, int | None] = (None, None)
 
     @property
     def prompt(self) -> Tensor:
@@ -101,8 +99,6 @@ def columns_of(rows: Sequence[Row]) -> TensorDict:
         "loss_mask": made["response_mask"],
         "input_ids": _nested(inputs),
         "position_ids": _nested([torch.arange(len(ids)) for ids in inputs]),
-        "index": torch.tensor([row.order.index for row in rows]),
-        "session_id": torch.tensor([row.order.sample for row in rows]),
     }
     return TensorDict(made, batch_size=len(rows))
 

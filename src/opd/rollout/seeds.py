@@ -9,16 +9,14 @@ import torch
 
 VALIDATION = "val"
 TRAIN = "train"
-PASS_RATES = "pass_rates"
 
 
 def request_seed(run_seed: int, partition: str, step: int, data_index: int, sample: int, turn: int) -> int:
     """Return a 63-bit seed for one generation request.
 
     Args:
-        run_seed: the run's seed. partition: `TRAIN`, `VALIDATION` (both number their rows from 0) or
-            `PASS_RATES` (training rows, asked a second time in a step). step: global step; of a row that is carried over steps,
-            its number in the run.
+        run_seed: the run's seed. partition: `TRAIN` or `VALIDATION` (both number their rows from 0). step: global step; of a
+            row that is carried over steps, its number in the run.
         data_index: row of the data set. sample: which of the `n` samples of the prompt. turn: assistant turn; of a carried
             row, how many of its tokens are there already.
     """

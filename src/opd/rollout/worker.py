@@ -81,7 +81,7 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
         ]
         self._report = report = RolloutReport(num_trajectories=len(jobs))
         first = sorted(jobs, key=lambda job: (int(batch.prompts[job[0]]["index"]), job[1]))
-        self._kept = set() if batch.partition not in (TRAIN, VALIDATION) else set(first[: num_kept(self.ours)])
+        self._kept = set(first[: num_kept(self.ours)])
         answers = [asyncio.create_task(self._trajectory(batch, *job)) for job in jobs]
         self._can_be_cut, self._is_cut = answers if batch.is_recorded else [], False
         results = await asyncio.gather(*answers, return_exceptions=True)
@@ -277,7 +277,6 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
             info=extra.get("reward_extra_info") or {},
             is_scored=output.reward_score is not None,
             num_turns=int(output.num_turns),
-            versions=(extra.get("min_global_steps"), extra.get("max_global_steps")),
         )
         scores = torch.zeros(len(row.response))
         scores[-1] = float(output.reward_score or 0.0)

@@ -23,7 +23,7 @@ class CarriedRows:
         SpecError: the data have fewer answers than are generated at once, or ask for another agent loop.
     """
 
-    def __init__(self, spec: OpdSpec, dataset: PromptDataset) -> None:
+    def __init__(self, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset) -> None:
         rollout, (in_flight, max_age) = spec.rollout, spec.carried
         self._dataset, self._num_samples, self._limit = dataset, rollout.num_samples, spec.data.max_response_length
         if in_flight > (num := len(dataset) * rollout.num_samples):
@@ -39,11 +39,6 @@ class CarriedRows:
         self.carry = Carry(rows=rows, in_flight=in_flight, max_age=max_age, longest=self._limit)
         self.save, self.load = self.carry.save, self.carry.load
         self._update = Update()
-
-    @classmethod
-    def of(cls, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset) -> "CarriedRows | None":
-        """Return the rows of a run. None means that every step answers prompts of its own."""
-        return cls(spec, dataset) if isinstance(spec, OpdSpec) and spec.rollout.schedule == "carry" else None
 
     def batch(self, step: int, draw: Callable[[], Sequence[Prompt]], manager: RolloutManager) -> Batch:
         """Generate until the update of a step is full; return its prompts, each with the one answer that is trained on.

@@ -58,7 +58,7 @@ def distilled_rows(rows: Sequence[Row], *, max_response_length: int) -> dict[str
     }
 
 
-def policy_rows(rows: Sequence[Row], *, step: int, timing: Mapping[str, float], num_ranks: int) -> dict[str, Any]:
+def policy_rows(rows: Sequence[Row], *, timing: Mapping[str, float], num_ranks: int) -> dict[str, Any]:
     """Return verl's metrics of rows with advantages, under its names.
 
     Args:
@@ -69,23 +69,14 @@ def policy_rows(rows: Sequence[Row], *, step: int, timing: Mapping[str, float], 
     padded["token_level_scores"] = padded["token_level_rewards"] = padded.pop("rm_scores")
     padded["prompt_length"] = torch.tensor([float(len(row.prompt)) for row in rows])
     padded["response_length"] = torch.tensor([float(len(row.response)) for row in rows])
-    turns = np.array([row.num_turns for row in rows])
     batch = DataProto(
         batch=TensorDict(padded, batch_size=len(rows)),
-        non_tensor_batch={"__num_turns__": turns.astype(np.int32)},
+        non_tensor_batch={"__num_turns__": np.array([row.num_turns for row in rows], dtype=np.int32)},
         meta_info={"global_token_num": [row.num_tokens for row in rows]},
     )
     metrics: dict[str, Any] = metric_utils.compute_data_metrics(batch=batch, use_critic=False)
     metrics |= metric_utils.compute_timing_metrics(batch=batch, timing_raw=dict(timing))
     metrics |= metric_utils.compute_throughout_metrics(batch=batch, timing_raw=dict(timing), n_gpus=num_ranks)
-    first, last = (np.array([row.versions[end] for row in rows], dtype=int) for end in (0, 1))
-    for name, values, ends in (
-        ("num_turns", turns, ("mean", "max", "min")),
-        ("off_policy/trajectory_spans", last - first + 1, ("mean", "max", "min")),
-        ("off_policy/trajectory_staleness", step - 1 - last, ("mean", "max", "min")),
-        ("off_policy/trajectory_staleness_worst", step - 1 - first, ("mean", "max", "min")),
-    ):
-        metrics |= {f"training/{name}/{end}": getattr(values, end)() for end in ends}
     return metrics
 
 

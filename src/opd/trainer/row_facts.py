@@ -19,7 +19,6 @@ from opd.losses import reward_weights
 from opd.rollout.batches import TEACHER, Prompt
 from opd.rollout.rows import Row
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.problem_weights import ProblemWeights
 from opd.trainer.teacher_prompts import TeacherPrompts
 
 _NUM_SHOWN = 5
@@ -54,11 +53,6 @@ class TeacherRoute:
         self._numbers = torch.tensor([names.index(name) for name in read_by], dtype=torch.int64)
         shares = ", ".join(f"{name} {read_by.count(name)}" for name in spec.routed)
         print(f"route: training prompts by teacher: {shares}", flush=True)
-
-    @classmethod
-    def of(cls, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> "TeacherRoute | None":
-        """Return the route of a run with several teachers. None means that one teacher reads all."""
-        return cls(dataset, spec) if spec.teachers else None
 
     def of_rows(self, rows: Sequence[int]) -> Tensor:
         """Return [R] int64, the teachers of rows of the data set, as it counts them now."""
@@ -118,7 +112,7 @@ class RowFacts:
 
     reward_beta: float | None
     policy: Policy | None
-    weights: ProblemWeights | None
+    weights: Tensor | None
     route: TeacherRoute | None
     prompts: TeacherPrompts | None
 
@@ -131,7 +125,7 @@ class RowFacts:
             weights = reward_weights(rewards, uids, beta=self.reward_beta)
         metrics = _ends("opd/reward_weight", weights)
         if self.weights is not None:
-            of_prompts = self.weights.of_rows(indices)
+            of_prompts = self.weights[indices]
             metrics["opd/problem_weight_mean"] = of_prompts.mean().item()
             metrics["opd/problem_weight_max"] = of_prompts.max().item()
             weights = weights * of_prompts

@@ -23,7 +23,7 @@ class Stages:
     def __init__(self, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset, *, total_steps: int) -> None:
         self._spec, opd = spec, spec.opd
         try:
-            self.schedule = Schedule.of(opd, total_steps=total_steps, response_length=spec.data.max_response_length)
+            self.schedule = Schedule.of(opd, total_steps=total_steps)
         except ValueError as error:
             fix = "ends in ascending order, and more steps (trainer.total_steps) than stages"
             raise SpecError([Problem(path="opd.stages", rule=str(error), fix=fix)]) from error
@@ -44,7 +44,7 @@ class Stages:
         return loss_type
 
     def of(self, batch: Batch) -> Batch:
-        """Give a step's prompts the teacher's answers, in a stage that trains on them, and the step's horizon."""
+        """Give a step's prompts the teacher's answers, in a stage that trains on them, and the horizon."""
         step, given = batch.step, batch.given
         if self._answers is not None and self.schedule.stage(step).rollouts == "teacher":
             given = [
@@ -52,7 +52,7 @@ class Stages:
                 for prompt in batch.prompts
             ]
         has_events = self._gives_events and bool(given)
-        return replace(batch, given=given, has_events=has_events, max_tokens=self.num_generated(step))
+        return replace(batch, given=given, has_events=has_events, max_tokens=self.num_generated)
 
     def put_events(self, rows: Sequence[Row], step: int) -> None:
         """Give the rows of the teacher's answers their events, where the files have them in the place of a server."""
@@ -62,18 +62,18 @@ class Stages:
             found = self._answers.events(row.order.index, step=step, sample=row.order.sample)
             row.columns |= {name: values[: len(row.response)] for name, values in found.items()}
 
-    def num_generated(self, step: int) -> int | None:
-        """Return the tokens of a response that the step's horizon lets be generated. None means as many as the data allow."""
-        return self.schedule.num_tokens(step) if self._spec.opd.horizon.applies == "generate" else None
+    @property
+    def num_generated(self) -> int | None:
+        """Return the tokens of a response that the horizon lets be generated. None means as many as the data allow."""
+        horizon = self._spec.opd.horizon
+        return horizon.tokens if horizon.applies == "generate" else None
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return stage (from 1), horizon in tokens, and weights of the two parts of the loss, each where the run has such."""
+        """Return stage (from 1) and weights of the two parts of the loss, each where the run has such."""
         metrics: dict[str, float] = {}
         if self._spec.opd.has_policy:
             weights = self.schedule.weights_at(step)
             metrics |= {"opd/divergence_weight": weights.divergence, "opd/policy_weight": weights.policy}
         if self._spec.opd.stages:
             metrics["opd/stage"] = self.schedule.number(step) + 1.0
-        if self._spec.opd.horizon.tokens is not None:
-            metrics["opd/horizon"] = float(self.schedule.num_tokens(step) or self._spec.data.max_response_length)
         return metrics

@@ -90,12 +90,6 @@ class TeacherPrompts:
         if len(kept) < len(rows):
             self._drop(kept, keys, lengths)
 
-    @classmethod
-    def of(cls, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> "TeacherPrompts | None":
-        """Return the prompts of a run. None means that every teacher reads the student's."""
-        has_own = any(teacher.prompt is not None for teacher in spec.named_teachers.values())
-        return cls(dataset, spec) if has_own else None
-
     def of_rows(self, rows: Sequence[int]) -> list[Tensor | None]:
         """Return [P] int64 token ids for each of these rows of the data set. None means the student's prompt."""
         found = [self._made[self._numbers[self._dataset.places[row]]] for row in rows]

@@ -1,7 +1,7 @@
 """The engines of a step, in verl's registry under model types of ours: teachers whose weights come and go, and the student."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +9,6 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, distributed
 from torch.distributed.tensor import DTensor
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.base import EngineRegistry
@@ -119,29 +118,6 @@ class StudentEngine(HeadEngine):
             unit.set_requires_gradient_sync(reduces, recurse=False)
             unit.set_reshard_after_forward(frees_after_forward, recurse=False)
             unit.set_reshard_after_backward(frees_after_backward, recurse=False)
-
-    def restart_lr_schedule(self, ends: Sequence[int], *, total_steps: int) -> None:
-        """Give each stretch between the steps `ends`, from the first step to the last, a whole learning-rate schedule.
-
-        Call before loading a checkpoint; loading restores the number of steps made.
-        """
-        config, stretches = self.optimizer_config, list(zip([0, *ends], [*ends, total_steps], strict=True))
-        factors: list[Callable[[int], float]] = []
-        for begin, end in stretches:
-            config.total_training_steps = max(end - begin, 1)
-            factors.append(self._build_lr_scheduler(self.optimizer).lr_lambdas[0])
-        config.total_training_steps = total_steps
-
-        def factor(step: int) -> float:
-            number = sum(step >= end for end in ends)
-            return factors[number](step - stretches[number][0])
-
-        self.lr_scheduler = LambdaLR(self.optimizer, factor)
-        self.checkpoint_manager.lr_scheduler = self.lr_scheduler
-
-    def reset_optimizer(self) -> None:
-        """Forget AdamW's moments and their count."""
-        self.optimizer.state.clear()
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: HeadLoss, forward_only: bool

@@ -104,10 +104,9 @@ class OPDWorker(StudentWorker):
     def __init__(self, config: DictConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
         self.facts, self.opd = self.ours.run, self.spec.opd
-        total_steps, length = config.actor.optim.total_training_steps, self.spec.data.max_response_length
-        self._schedule = Schedule.of(self.opd, total_steps=total_steps, response_length=length)
+        self._schedule = Schedule.of(self.opd, total_steps=config.actor.optim.total_training_steps)
         self._loss: DivergenceLoss | None = None
-        self._row_names: list[str] = []
+        self._row_ids: list[int] = []
         self._self_teachers = SelfTeachers(engines={}, every={})
 
     @property
@@ -122,8 +121,6 @@ class OPDWorker(StudentWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         super().init_model()
-        if ends := self._schedule.restarts():
-            self.student_engine.restart_lr_schedule(ends, total_steps=self._schedule.total_steps)
         every = {key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()}
         self._self_teachers = SelfTeachers(engines=dict(zip(every, self.readers, strict=True)), every=every)
 
@@ -159,8 +156,6 @@ class OPDWorker(StudentWorker):
                     loss, chosen = choose(data, loss, student, seed=(seed, step))
         if loss.weights.policy is not None:
             loss = replace(loss, old_log_probs=self.old_log_probs(data, loss.rows, timing))
-        if self._schedule.resets_optimizer(step):
-            student.reset_optimizer()
         before = watched_entries(student.module) if self.spec.trainer.monitor else None
         metrics = self.train(data, loss, timing)
         self._loss = replace(loss, states=None, events=None)
@@ -189,7 +184,7 @@ class OPDWorker(StudentWorker):
         row = rows.row_of_response_token
         counted = rows.response_mask & before_unshared(batch.teacher_rows or rows, facts.valid_vocab)
         num_left_out = int((rows.response_mask & ~counted).sum())
-        if (horizon := self._schedule.num_tokens(step)) is not None:
+        if (horizon := opd.horizon.tokens) is not None:
             counted[counted.clone()] = places(row[counted])[0] < horizon
         has_policy, of_row = opd.has_policy and bool(weights.policy), torch.ones_like(data["sample_weights"])
         if opd.loss_agg_mode == "seq-mean-token-mean":  # a row counts by the mean of its tokens
@@ -201,7 +196,7 @@ class OPDWorker(StudentWorker):
         keep_tokens(data, rows.response_mask, "response_mask")
         row = row[rows.response_mask]
         of_rows = data["teacher"].tolist() if self.spec.teachers else None
-        self._row_names = _row_names(data)
+        self._row_ids = data["row_id"].tolist()
         assert stage.loss_type is not None  # `Schedule` fills it in
         loss = DivergenceLoss(
             spec=self.spec,
@@ -219,7 +214,7 @@ class OPDWorker(StudentWorker):
                 "sizes": self.sizes,
                 "entries": {side: num for side, num in entries.items() if num > facts.valid_vocab},
             },
-            view=TokenView(rows, data["row_id"].tolist(), shown) if shown else None,
+            view=TokenView(rows, self._row_ids, shown) if shown else None,
         )
         return loss, batch.teacher_rows, num_left_out
 
@@ -235,11 +230,11 @@ class OPDWorker(StudentWorker):
         read_teachers(data, rows, teachers=self.readers, states=loss.states, valid_vocab=vocab)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def read_nonfinite_rows(self) -> list[str]:
-        """Return the names of this rank's rows with a token whose loss was not finite, in the last step."""
+    def read_nonfinite_rows(self) -> list[int]:
+        """Return the `row_id`s of this rank's rows with a token whose loss was not finite, in the last step."""
         notes = [] if self._loss is None else self._loss.nonfinite
         found = {int(row) for rows, of_token, is_one in notes for row in rows[of_token.cpu()[is_one.cpu()]]}
-        return sorted(self._row_names[row] for row in found)
+        return [self._row_ids[row] for row in found]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_token_view(self) -> Seen:
@@ -264,11 +259,3 @@ def served_events(data: TensorDict, rows: RolloutRows) -> EventTargets:
         for column in columns
     )
     return EventTargets(ids.long(), log_probs)
-
-
-def _row_names(data: TensorDict) -> list[str]:
-    """Return a name of each row for people: `data row 17, sample 2`, or its place in the batch."""
-    if "index" not in data:
-        return [f"row {number} of the batch" for number in range(len(data))]
-    pairs = zip(data["index"], data["session_id"], strict=True)
-    return [f"data row {int(index)}, sample {int(sample)}" for index, sample in pairs]

@@ -1,4 +1,4 @@
-"""Stage and horizon of each step of a distillation, functions of the step alone.
+"""Stage of each step of a distillation, a function of the step alone.
 
 PACED, https://arxiv.org/abs/2603.11178, goes from a forward to a reverse KL at half of the steps. Since nothing but the step
 decides, a resumed run needs no more than its checkpoint's number.
@@ -43,17 +43,15 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The stages, each with its own loss and weights, their last steps, and the horizon of a run."""
+    """The stages, each with its own loss and weights, and their last steps."""
 
     opd: Opd
     stages: tuple[Stage, ...]
     weights: tuple[Weights, ...]
     ends: tuple[int, ...]
-    total_steps: int
-    response_length: int
 
     @classmethod
-    def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> "Schedule":
+    def of(cls, opd: Opd, *, total_steps: int) -> "Schedule":
         """Return the schedule of an experiment; without stages it is one stage."""
         loss = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
         stages = opd.stages or (Stage(),)
@@ -70,8 +68,6 @@ class Schedule:
             stages=tuple(stage if stage.loss_type else stage.model_copy(update=loss) for stage in stages),
             weights=tuple(weights),
             ends=last_steps([stage.until for stage in stages], total_steps=total_steps),
-            total_steps=total_steps,
-            response_length=response_length,
         )
 
     def number(self, step: int) -> int:
@@ -93,28 +89,3 @@ class Schedule:
         way = self.ends[number] - begin
         share = min(max((step - begin) / way, 0.0), 1.0) if way > 0 else 1.0
         return Weights(*(first + (last - first) * share for first, last in zip(before, own, strict=True)))
-
-    def begins_stage(self, step: int) -> bool:
-        """Return True if a step is the first of another stage than that before it."""
-        return self.number(step) > self.number(step - 1)
-
-    def resets_optimizer(self, step: int) -> bool:
-        """Return True if the optimizer starts afresh before a step's first update."""
-        return self.stage(step).optimizer == "reset" and self.begins_stage(step)
-
-    def restarts(self) -> list[int]:
-        """Return the steps after which the learning rate begins a schedule anew."""
-        return [end for end, stage in zip(self.ends, self.stages[1:], strict=False) if stage.lr_schedule == "restart"]
-
-    def num_tokens(self, step: int) -> int | None:
-        """Return the horizon of a step, the number of a response's tokens that count. None means whole responses.
-
-        A horizon that grows is `tokens` in step 1 and `response_length` from step `grow_until` on, on a line between, rounded down.
-        """
-        tokens, until = self.opd.horizon.tokens, self.opd.horizon.grow_until
-        if tokens is None or until is None:
-            return tokens
-        way = step_at(until, self.total_steps) - 1
-        if step > way:
-            return None
-        return tokens + max(self.response_length - tokens, 0) * max(step - 1, 0) // way
