@@ -24,7 +24,7 @@ from opd.trainer.problem_weights import prompt_weights
 from opd.trainer.row_facts import RowFacts, TeacherRoute, put_advantages
 from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.stages import Stages
-from opd.trainer.teacher_prompts import TeacherPrompts
+from opd.trainer.teacher_prompts import TOO_LONG, TeacherPrompts
 from opd.trainer.token_log import TokenLog
 from opd.update import policy_worker, step_metrics
 from opd.update.checks import SkippedUpdates, check_unshared
@@ -239,7 +239,7 @@ class Distillation(Sampled):
     def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
         metrics: dict[str, Any] = self._facts.put(rows)
         if self._teacher_prompts is not None:
-            metrics["data/num_teacher_overlong_dropped"] = float(self.data.train.num_teacher_overlong_dropped)
+            metrics["data/num_teacher_overlong_dropped"] = float(self.data.train.left_out[TOO_LONG])
         return metrics
 
     def update(self, job: Job, rows: list[Row], step: int) -> dict[str, Any]:

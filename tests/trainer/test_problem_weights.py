@@ -59,7 +59,7 @@ def test_prompts_of_weight_0_leave_the_data_and_the_others_weigh_what_they_did(d
     assert float(weights.sum()) / len(QUESTIONS) == pytest.approx(1.0)
     assert [row["raw_prompt"][0]["content"] for row in dataset] == QUESTIONS[1:3]
     assert [row["index"] for row in dataset] == [0, 1]
-    assert (dataset.places, dataset.num_left_out) == ([1, 2], 2)
+    assert (dataset.places, dataset.left_out.total()) == ([1, 2], 2)
 
 
 def test_prompts_without_a_pass_rate_are_counted_and_named(dataset, tmp_path):

@@ -117,7 +117,7 @@ def test_fewer_prompts_than_a_batch_after_the_overlong_ones_are_dropped_are_a_fa
     _data(dataset, 2).begin()
     with pytest.raises(
         SpecError,
-        match=r"2 are left of the training data: 3 are longer than data\.max_prompt_length=16 tokens, and only part 1 of 2",
+        match=r"2 are left of the training data: 3 are longer than data\.max_prompt_length=16 tokens, only part 1 of 2",
     ):
         _data(dataset, 3).begin()
 

@@ -51,7 +51,7 @@ def test_a_prompts_teacher_is_that_of_its_data_source_and_served_ones_follow_tho
 
 
 def test_rows_that_left_the_data_do_not_shift_the_others(dataset):
-    dataset.keep([1, 2])
+    dataset.keep([1, 2], "are gone")
     route = TeacherRoute(dataset, _spec(to={"maths": "a", "code/short": "b"}))
     assert route.of_rows([0, 1]).tolist() == [1, 0]
 

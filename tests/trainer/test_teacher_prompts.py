@@ -93,9 +93,9 @@ def test_rows_whose_prompt_is_too_long_for_the_teacher_are_dropped_and_counted(t
     lengths = [len(ids) for ids in TeacherPrompts(dataset, _spec()).of_rows(range(4))]
     dataset = _dataset(tmp_path)
     prompts = TeacherPrompts(dataset, _spec(max_length=max(lengths) - 1))
-    assert dataset.num_teacher_overlong_dropped == 1
-    assert (dataset.places, dataset.num_left_out, dataset.num_overlong_dropped) == ([0, 1, 2], 0, 0)
-    dataset.keep([2])
+    assert dataset.left_out == {"are too long as the teacher reads them": 1}
+    assert (dataset.places, dataset.num_overlong_dropped) == ([0, 1, 2], 0)
+    dataset.keep([2], "are gone")
     assert "{x}" in dataset.tokenizer.decode(prompts.of_rows([0])[0]), (
         "rows are counted as the data set counts them now"
     )

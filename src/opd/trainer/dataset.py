@@ -1,6 +1,7 @@
 """The prompt data set: verl's, with a unique index per row and no prompt dropped or cut without a count."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -104,10 +105,8 @@ class PromptDataset(RLHFDataset):
     """The rows' positions over all files before any row was left out."""
     dropped_places: list[int]
     """Positions of overlong prompts."""
-    num_left_out: int = 0
-    """Rows that `keep` left out."""
-    num_teacher_overlong_dropped: int = 0
-    """Rows that `opd.trainer.teacher_prompts` left out."""
+    left_out: Counter[str]
+    """Numbers of rows that `keep` left out, by the reason."""
 
     @property
     def num_overlong_dropped(self) -> int:
@@ -132,19 +131,13 @@ class PromptDataset(RLHFDataset):
 
     def check_fills(self, batch: int, split: Split) -> None:
         """Refuse fewer prompts than the `batch` that a step draws; the SpecError says why prompts have left the data set."""
-        num = len(self)
-        if num >= batch:
+        if (num := len(self)) >= batch:
             return
-        rule = (
-            f"a step draws that many prompts, and {num} are left of the training data: {self.num_overlong_dropped} are "
-            f"longer than data.max_prompt_length={self.max_prompt_length} tokens"
+        rule = f"a step draws that many prompts, and {num} are left of the training data: " + ", ".join(
+            [f"{self.num_overlong_dropped} are longer than data.max_prompt_length={self.max_prompt_length} tokens"]
+            + ([] if split.part is None else [f"only part {split.part} of {split.of} is used (data.split)"])
+            + [f"{number} {reason}" for reason, number in self.left_out.items() if number]
         )
-        if split.part is not None:
-            rule += f", and only part {split.part} of {split.of} is used (data.split)"
-        if dropped := self.num_teacher_overlong_dropped:
-            rule += f", {dropped} are too long as the teacher reads them"
-        if self.num_left_out:
-            rule += f", and {self.num_left_out} have weight 0 by opd.importance.problems"
         fix = f"at most {num}, a larger data.max_prompt_length, or more prompts"
         raise SpecError([Fault(path="data.train_batch_size", value=batch, rule=rule, fix=fix)])
 
@@ -156,17 +149,9 @@ class PromptDataset(RLHFDataset):
         """Return the rows' values in a column. None means that the data have no such column."""
         return list(self.dataframe[name]) if name in self.dataframe.column_names else None
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Leave out all but these rows, which are then numbered anew."""
-        self.num_left_out += len(self.dataframe) - len(rows)
-        self._select(rows)
-
-    def drop_overlong_for_teacher(self, kept: Sequence[int]) -> None:
-        """Leave out all but the rows whose prompt a teacher's limit allows."""
-        self.num_teacher_overlong_dropped += len(self.dataframe) - len(kept)
-        self._select(kept)
-
-    def _select(self, rows: Sequence[int]) -> None:
+    def keep(self, rows: Sequence[int], reason: str) -> None:
+        """Leave out all but these rows, which are then numbered anew; the others `reason`."""
+        self.left_out[reason] += len(self.dataframe) - len(rows)
         self.dataframe = self.dataframe.select(rows)
         self.places = [self.places[row] for row in rows]
 
@@ -182,7 +167,7 @@ class PromptDataset(RLHFDataset):
         kept = self.maybe_filter_out_long_prompts(rows)
         self.places = list(kept[PLACE])
         self.dropped_places = sorted(set(rows[PLACE]) - set(self.places))
-        self.dataframe = kept.remove_columns(PLACE)
+        self.dataframe, self.left_out = kept.remove_columns(PLACE), Counter()
 
     def _in_part(self, rows: datasets.Dataset) -> datasets.Dataset:
         """Return the rows that `data.split` (a dump of `opd.experiment.sections.Split`) leaves, or raise SpecError if there is none."""

@@ -42,7 +42,7 @@ def prompt_weights(dataset: PromptDataset, problems: ProblemImportance, run: Run
     if problems.drop:
         kept = weights.nonzero().flatten()
         weights = weights[kept]
-        dataset.keep(kept.tolist())
+        dataset.keep(kept.tolist(), "have weight 0 by opd.importance.problems")
     print(
         f"opd.importance.problems: weights {problems.weights}, {len(weights)} of {len(ids)} training "
         f"prompts kept, the largest weighs {weights.max():.3g}",

@@ -13,6 +13,7 @@ from opd.experiment.errors import Problem, SpecError
 from opd.experiment.prompt_template import PROMPT, filled
 from opd.trainer.dataset import Encode, PromptDataset
 
+TOO_LONG = "are too long as the teacher reads them"
 _NUM_SHOWN = 5
 _KEY, _IDS, _LACKS = "key", "ids", "lacks"
 
@@ -115,8 +116,8 @@ class TeacherPrompts:
     def _drop(self, kept: Sequence[int], keys: Sequence[str], lengths: Sequence[int]) -> None:
         dropped = f"{len(keys) - len(kept)} of {len(keys)} training prompts"
         if kept and self._dataset.filter_overlong_prompts:
-            print(f"dropped {dropped}, which are too long as the teacher reads them", flush=True)
-            self._dataset.drop_overlong_for_teacher(kept)
+            print(f"dropped {dropped}, which {TOO_LONG}", flush=True)
+            self._dataset.keep(kept, TOO_LONG)
             return
         most = {key: max(length for of, length in zip(keys, lengths, strict=True) if of == key) for key in set(keys)}
         fix = "raise the limit, shorten the template"
