@@ -13,7 +13,7 @@ def whole(tmp_path_factory) -> Outcome:
 
 def test_each_step_has_the_parts_of_its_loss(whole):
     steps = whole.steps
-    assert [row["opd/divergence_weight"] for row in steps] == [1.0, 0.25, 0.0, 0.0, 0.0, 0.0]
+    assert [row["opd/divergence_weight"] for row in steps] == [0.25, 0.25, 0.0, 0.0, 0.0, 0.0]
     assert [row["opd/policy_weight"] for row in steps] == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
     for row in steps:
         assert row["opd/num_updates"] == 2

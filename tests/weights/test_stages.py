@@ -75,21 +75,3 @@ def test_a_stages_weights_are_its_own_or_the_runs():
         (0.5, 0.25), (0.5, 0.25), (0.5, 3), (0.5, 3), (0, 0.25), (0, 0.25),
     ]  # fmt: skip
     assert schedule().weights_at(7) == (1, 0)
-
-
-def test_linear_weights_go_on_a_line_to_the_stages_last_step():
-    # From the run's own in step 1 to (0, 1) in step 5; then from there to (1, 1) within steps 6 to 10.
-    found = schedule(
-        Stage(until=5, divergence_weight=0, policy_weight=1, weight_schedule="linear"),
-        Stage(divergence_weight=1, policy_weight=1, weight_schedule="linear"),
-    )
-    assert [found.weights_at(step).divergence for step in range(1, 11)] == pytest.approx(
-        [1, 0.75, 0.5, 0.25, 0, 0.2, 0.4, 0.6, 0.8, 1]
-    )
-    assert [found.weights_at(step).policy for step in range(1, 7)] == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1])
-    assert found.weights_at(20) == (1, 1), "a run that was lengthened keeps the last"
-
-
-def test_a_linear_stage_of_one_step_has_its_own_weights_in_it():
-    found = schedule(Stage(until=1, divergence_weight=0.25, weight_schedule="linear"), Stage())
-    assert [found.weights_at(step).divergence for step in (1, 2)] == [0.25, 1]

@@ -119,7 +119,6 @@ class Stage(Section):
     beta: Open | None = key("Weight of the teacher in the JSD's mixture, given with loss_type jsd only.", None)
     divergence_weight: Weight | None = key("Weight of the divergence; unset: opd.divergence_weight.", None)
     policy_weight: Weight | None = key("Weight of the policy loss; unset: opd.policy.weight.", None)
-    weight_schedule: Literal["constant", "linear"] = key("The weights at once, or evenly by its end.", "constant")
     rollouts: Literal["student", "teacher"] = key("Author of the answers; opd.teacher_answers has them.", "student")
 
     def check(self) -> Iterator[Problem]:

@@ -185,9 +185,9 @@ def _stage(spec: DistillationSpec, stage: Stage, *, is_last: bool) -> Problems:
         yield stage.broken("until", "the last stage ends with the run", "remove the key, or add the stage that follows")
     if stage.rollouts == "student":
         return
-    if policy > 0 or stage.weight_schedule == "linear":
-        fix = "use rollouts: student, or policy_weight: 0 and weight_schedule: constant"
-        yield stage.broken("rollouts", "a policy gradient is of answers that the student has sampled", fix)
+    if policy > 0:
+        rule = "a policy gradient is of answers that the student has sampled"
+        yield stage.broken("rollouts", rule, "use rollouts: student, or policy_weight: 0")
     if (stage.loss_type or opd.loss_type) == "sampled_reverse_kl":
         rule = "sampled_reverse_kl needs tokens that the student has sampled"
         yield stage.broken("rollouts", rule, "use rollouts: student, or loss_type: reverse_kl")

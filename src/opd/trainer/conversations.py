@@ -55,7 +55,6 @@ class ConversationDataset(PromptDataset):
             desc="conversations to token ids",
         )
         kept = self.without_overlong(rows, lambda row: len(row["prompt"]))
-        self._num_dropped = len(rows) - len(kept)
         limit = int(self.config.max_response_length)
         self.num_cut = sum(len(mask) > limit for mask in kept["mask"])
         if self.num_cut:
@@ -63,10 +62,6 @@ class ConversationDataset(PromptDataset):
                 "%d of %d rows exceed data.max_response_length=%d and lose their end", self.num_cut, len(kept), limit
             )
         return kept
-
-    @property
-    def num_overlong_dropped(self) -> int:
-        return self._num_dropped
 
     def row(self, index: int) -> AnsweredRow:
         """Return a row as it is trained, the same in every step."""

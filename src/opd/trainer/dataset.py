@@ -105,12 +105,9 @@ class PromptDataset(RLHFDataset):
     """The rows' positions over all files before any row was left out."""
     dropped_places: list[int]
     """Positions of overlong prompts."""
+    num_overlong_dropped: int
     left_out: Counter[str]
     """Numbers of rows that `keep` left out, by the reason."""
-
-    @property
-    def num_overlong_dropped(self) -> int:
-        return len(self.dropped_places)
 
     def name_problems(self) -> list[Problem]:
         """Return the problem of every row of every file, by its place; equal prompts of a data source are one problem."""
@@ -221,7 +218,8 @@ class PromptDataset(RLHFDataset):
 
         workers = self.processes_for(len(dataframe))
         kept = dataframe.filter(fits, num_proc=workers, desc=f"prompts of at most {limit} tokens")
-        if (dropped := len(dataframe) - len(kept)) and not self.filter_overlong_prompts:
+        self.num_overlong_dropped = dropped = len(dataframe) - len(kept)
+        if dropped and not self.filter_overlong_prompts:
             rule = f"{dropped} of {len(dataframe)} prompts in {files} are longer than data.max_prompt_length={limit} tokens"
             drop = "data.filter_overlong: true in a spec (verl's data.filter_overlong_prompts=true)"
             fix = f"raise the limit, or let them be dropped and counted with {drop}"

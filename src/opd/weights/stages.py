@@ -43,11 +43,10 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The stages, each with its own loss and weights, and their last steps."""
+    """The stages, each with its own loss, and their last steps."""
 
     opd: Opd
     stages: tuple[Stage, ...]
-    weights: tuple[Weights, ...]
     ends: tuple[int, ...]
 
     @classmethod
@@ -55,18 +54,9 @@ class Schedule:
         """Return the schedule of an experiment; without stages it is one stage."""
         loss = {"loss_type": opd.loss_type, "loss_params": opd.loss_params, "beta": opd.beta}
         stages = opd.stages or (Stage(),)
-        divergence, policy = opd.divergence_weight, opd.policy.weight
-        weights = [
-            Weights(
-                divergence if stage.divergence_weight is None else stage.divergence_weight,
-                policy if stage.policy_weight is None else stage.policy_weight,
-            )
-            for stage in stages
-        ]
         return cls(
             opd=opd,
             stages=tuple(stage if stage.loss_type else stage.model_copy(update=loss) for stage in stages),
-            weights=tuple(weights),
             ends=last_steps([stage.until for stage in stages], total_steps=total_steps),
         )
 
@@ -78,14 +68,9 @@ class Schedule:
         return self.stages[self.number(step)]
 
     def weights_at(self, step: int) -> Weights:
-        """Return the weights of a step; a linear stage's go from those before it, or the run's, to its own in its last step."""
-        number = self.number(step)
-        own = self.weights[number]
-        if self.stages[number].weight_schedule == "constant":
-            return own
-        begin, before = 1, Weights(self.opd.divergence_weight, self.opd.policy.weight)
-        if number:
-            begin, before = self.ends[number - 1], self.weights[number - 1]
-        way = self.ends[number] - begin
-        share = min(max((step - begin) / way, 0.0), 1.0) if way > 0 else 1.0
-        return Weights(*(first + (last - first) * share for first, last in zip(before, own, strict=True)))
+        """Return the weights of a step: its stage's own, or the run's."""
+        stage, opd = self.stage(step), self.opd
+        return Weights(
+            opd.divergence_weight if stage.divergence_weight is None else stage.divergence_weight,
+            opd.policy.weight if stage.policy_weight is None else stage.policy_weight,
+        )
