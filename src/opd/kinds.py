@@ -197,18 +197,13 @@ class Distillation(Sampled):
         self._weights = None if problems.weights == "none" else prompt_weights(train, problems, self.run)
 
     def prepare(self) -> None:
-        data, spec, opd = self.data, self.spec, self.spec.opd
+        data, spec = self.data, self.spec
         of_servers = "actor_rollout" if serves(spec) else "actor"
         self.role = "actor_rollout_ref" if spec.named_teachers else of_servers  # a served teacher is no rank's
         self._tokens = TokenLog(spec, self.run)
         self._stages = Stages(spec, data.train, total_steps=data.total_steps)
-        self._facts = RowFacts(
-            reward_beta=opd.reward_beta,
-            policy=opd.policy if opd.has_policy else None,
-            weights=self._weights,
-            route=TeacherRoute(data.train, spec) if spec.teachers else None,
-            prompts=self._teacher_prompts,
-        )
+        route = TeacherRoute(data.train, spec) if spec.teachers else None
+        self._facts = RowFacts(opd=spec.opd, weights=self._weights, route=route, prompts=self._teacher_prompts)
         is_carried = spec.rollout.schedule == "carry"
         self._carried = CarriedRows(spec, data.train) if is_carried else None
         header = generation_header(data.tokenizer, data.train.template_kwargs) if spec.trainer.monitor else []

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from opd.data.toy import STUDENT_DIR
 from opd.evaluation.pass_rates import WEIGHTS_KEY, PassRate, prompt_id, write_pass_rates
 from opd.experiment import SpecError
-from opd.experiment.algorithm import ProblemImportance
+from opd.experiment.algorithm import Opd, ProblemImportance
 from opd.rollout.rows import Order, row_of
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.problem_weights import prompt_weights
@@ -87,9 +87,8 @@ def test_a_run_keeps_rates_and_weights_of_all_prompts_for_its_report(dataset, tm
 def _weigh_step(dataset, problems, reward_beta) -> tuple[torch.Tensor, dict[str, float]]:
     """Weigh a step of two rows of data row 1, then two of data row 0."""
     importance = ProblemImportance(**problems)
-    facts = RowFacts(
-        reward_beta=reward_beta, policy=None, weights=prompt_weights(dataset, importance), route=None, prompts=None
-    )  # fmt: skip
+    opd = Opd(max_length=9, reward_beta=reward_beta)
+    facts = RowFacts(opd=opd, weights=prompt_weights(dataset, importance), route=None, prompts=None)
     rows = []
     for place, reward in enumerate([1.0, 0.0, 0.0, 0.0]):
         rows.append(row_of(Order(1 - place // 2, place % 2), f"prompt {place // 2}", [1], [2], [1]))

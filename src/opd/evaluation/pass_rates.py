@@ -68,13 +68,8 @@ def read_pass_rates(path: Path) -> dict[str, PassRate]:
     for number, row in enumerate(rows, start=1):
         if None in row.values() or row["k"] < 1:
             raise ValueError(f"its row {number} (counted from 1) has an empty field, or no answer: {row}")
-    return by_prompt(PassRate(**row) for row in rows)
-
-
-def by_prompt(rates: Iterable[PassRate]) -> dict[str, PassRate]:
-    """Return each prompt's pass rate by its id, over the answers of all its rows."""
     found: dict[str, PassRate] = {}
-    for rate in rates:
+    for rate in (PassRate(**row) for row in rows):
         if before := found.get(rate.prompt_id):
             k = before.k + rate.k
             rate = rate._replace(pass_rate=(before.pass_rate * before.k + rate.pass_rate * rate.k) / k, k=k)

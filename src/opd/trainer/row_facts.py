@@ -13,7 +13,7 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from opd.batch.builder import TEACHER_PROMPTS
 from opd.experiment import OpdAgentSpec, OpdSpec
-from opd.experiment.algorithm import Policy
+from opd.experiment.algorithm import Opd
 from opd.experiment.errors import Problem, SpecError
 from opd.losses import reward_weights
 from opd.rollout.batches import TEACHER, Prompt
@@ -103,15 +103,12 @@ class RowFacts:
     """The facts of a distillation's rows.
 
     Args:
-        reward_beta: of the weights by reward. None means that all answers count alike.
-        policy: the policy gradient's settings. None means that the run has none.
         weights: of the prompts. None means that all count alike.
         route: to one of several teachers. None means that one teacher reads all rows.
         prompts: of teachers that have their own. None means that all read the student's.
     """
 
-    reward_beta: float | None
-    policy: Policy | None
+    opd: Opd
     weights: Tensor | None
     route: TeacherRoute | None
     prompts: TeacherPrompts | None
@@ -121,8 +118,8 @@ class RowFacts:
         indices, uids = [row.order.index for row in rows], [row.uid for row in rows]
         rewards = torch.tensor([row.score for row in rows])
         weights = torch.ones(len(rows))
-        if self.reward_beta is not None:
-            weights = reward_weights(rewards, uids, beta=self.reward_beta)
+        if self.opd.reward_beta is not None:
+            weights = reward_weights(rewards, uids, beta=self.opd.reward_beta)
         metrics = _ends("opd/reward_weight", weights)
         if self.weights is not None:
             of_prompts = self.weights[indices]
@@ -131,8 +128,8 @@ class RowFacts:
             weights = weights * of_prompts
         facts = {"sample_weights": weights.float(), "row_score": rewards}
         facts["row_id"] = torch.tensor([row.order.row_id for row in rows])
-        if self.policy is not None:
-            facts["advantage"] = group_advantages(rewards, uids, by_std=self.policy.norm_adv_by_std)
+        if self.opd.has_policy:
+            facts["advantage"] = group_advantages(rewards, uids, by_std=self.opd.policy.norm_adv_by_std)
             metrics |= _ends("opd/advantage", facts["advantage"])
             metrics["opd/advantage_zero"] = (facts["advantage"] == 0).float().mean().item()
         if self.route is not None:
