@@ -172,7 +172,6 @@ class Saves:
         PROGRESS.enter("save", step)
         with marked_timer("save_wait", timing):
             self.wait()
-        timing["save_before"] = self.sealing.seconds
         if not self.run.checkpoints.begin(step):
             return
         self.kind.save(self.job.save(step))

@@ -30,7 +30,6 @@ def test_spilled_and_kept_rows_come_back_bit_for_bit(device_gib):
         order = [3, 0, 4, 2, 1]
         fetched = cache.fetch(order)
         assert torch.equal(fetched(), torch.cat([rows[n] for n in order]))
-        assert cache.copied_bytes == 2 * cache.host_bytes
         cache.clear()
 
 

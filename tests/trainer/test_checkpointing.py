@@ -280,7 +280,6 @@ def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(b
     may_write.set()
     assert sealing.wait() == 1
     assert complete_steps(run.stores) == [1]
-    assert sealing.seconds > 0
     assert sealing.wait() is None, "the end is returned once"
 
 

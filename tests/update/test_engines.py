@@ -204,7 +204,7 @@ def test_rows_come_back_in_the_order_asked_for_without_the_micro_batch_they_were
         cache.put(row, hidden)
     assert torch.equal(cache.fetch([2, 0, 3])(), torch.cat([rows[2], rows[0], rows[3]]))
     assert cache.fetch([2])().untyped_storage().nbytes() == 3 * 8 * 4
-    assert (cache.device_bytes, cache.copied_bytes) == (10 * 8 * 4, 0)
+    assert (cache.device_bytes, cache.host_bytes) == (10 * 8 * 4, 0)
 
 
 def test_pieces_of_pinned_memory_do_not_overlap_and_are_used_again(cache, monkeypatch):

@@ -292,4 +292,4 @@ def test_the_teacher_cache_is_one_hidden_state_a_trained_token(alone):
     metrics = alone["metrics"]
     assert metrics["perf/teacher_cache_mb"] * 2**20 == metrics["opd/num_tokens"] * BYTES_A_TOKEN
     # A CPU's hidden states have nowhere to spill to (tests/gpu has a device with a budget).
-    assert metrics["perf/teacher_cache_host_mb"] == metrics["perf/teacher_cache_copied_mb"] == 0
+    assert metrics["perf/teacher_cache_host_mb"] == 0

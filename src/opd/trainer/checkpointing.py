@@ -117,8 +117,6 @@ class Sealing:
     def __init__(self) -> None:
         self._job: Background | None = None
         self._step: int | None = None
-        self.seconds = 0.0
-        """The time that the last ended save took."""
         self.num_answers = 0
         """Times that all ranks answered during a save: a sign that nothing hangs."""
 
@@ -142,7 +140,6 @@ class Sealing:
             return None
         job, self._job = self._job, None
         job.result()
-        self.seconds = job.seconds
         return self._step
 
     def leave(self, patience_s: float = LEAVE_S) -> None:

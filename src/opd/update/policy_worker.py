@@ -21,7 +21,6 @@ from opd.experiment.sections import Teacher
 from opd.losses import Loss, Output, Weights
 from opd.update.head import Counts, HeadLoss, LossTask, Slopes
 from opd.update.policy_loss import TokenLoss, clip_counts, divisor_of, token_loss, token_weights, whole_loss
-from opd.update.signs import flatten
 from opd.update.step_metrics import agreement, agreement_metrics, shared_metrics, totals
 from opd.update.student import StudentWorker
 from opd.update.teachers import TeacherStates, read_teachers
@@ -97,8 +96,6 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
     tokens, updates = max(total["sum/tokens"], 1.0), max(metrics["actor/num_updates"], 1.0)
     metrics |= {f"actor/{name}": total[f"sum/{name}"] / tokens for name in PER_TOKEN}
     metrics |= {f"actor/{name}": total[f"sum/{name}"] / updates for name in PER_UPDATE if f"sum/{name}" in total}
-    if "kl_coef" in raw:
-        metrics["actor/kl_coef"] = flatten(raw["kl_coef"])[0]
     return metrics | agreement_metrics(total, raw)
 
 
@@ -155,8 +152,7 @@ class PolicyWorker(StudentWorker):
             tokens=self._tokens,
             config=config,
         )
-        metrics = self.train(data, loss, timing)
-        return metrics if metrics is None or self._kl is None else metrics | {"kl_coef": [self.spec.grpo.kl_loss_coef]}
+        return self.train(data, loss, timing)
 
     def _read_reference(self, data: TensorDict, rows: RolloutRows) -> Tensor:
         """Return the reference's log-probabilities [T] of the trained tokens."""

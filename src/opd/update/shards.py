@@ -6,7 +6,6 @@ Ranks and driver may share a disk or have one each; every process touches only w
 import contextlib
 import shutil
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from opd.store.transfer import find_problems
 class Background:
     """A call on a daemon thread; `ended` is set after it, and `result` has how it ended."""
 
-    seconds = 0.0
     _answer: Any = None
     _error: BaseException | None = None
 
@@ -40,13 +38,11 @@ class Background:
         return self._answer
 
     def _run(self, call: Callable[[], Any]) -> None:
-        begin_s = time.monotonic()
         try:
             self._answer = call()
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             self._error = error
         finally:
-            self.seconds = time.monotonic() - begin_s
             self.ended.set()
 
 

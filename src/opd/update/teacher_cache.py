@@ -20,8 +20,8 @@ class HiddenCache:
     comes back on a stream of its own.
     """
 
-    device_bytes = host_bytes = copied_bytes = 0
-    """Bytes there and on the host, and bytes moved over PCIe since the last `clear`, both ways."""
+    device_bytes = host_bytes = 0
+    """Bytes there and on the host, of what was put in since the last `clear`."""
 
     def __init__(self, *, device_gib: float, device: torch.device) -> None:
         self.device, self.budget_bytes = device, device_gib * 2**30
@@ -45,7 +45,6 @@ class HiddenCache:
         hidden.record_stream(self._stream)
         self._rows[row] = host
         self.host_bytes += size
-        self.copied_bytes += size
 
     def keep(self, row: int, kept: Tensor) -> None:
         """Drop a row's hidden states [n, d] but those at `kept` [n] bool; the counts of bytes stay those put in."""
@@ -74,7 +73,6 @@ class HiddenCache:
             for piece, part, is_spilled in pieces:
                 if is_spilled:
                     piece.copy_(part, non_blocking=True)
-                    self.copied_bytes += part.nbytes
             copied = torch.cuda.Event()
             copied.record()
         hidden.record_stream(self._stream)
@@ -86,8 +84,8 @@ class HiddenCache:
         return ready
 
     def counts(self) -> dict[str, list[float]]:
-        """Return MiB of a step's hidden states, of the part on the host, and of what crossed PCIe."""
-        sizes = {"": self.device_bytes + self.host_bytes, "_host": self.host_bytes, "_copied": self.copied_bytes}
+        """Return MiB of a step's hidden states, and of their part on the host."""
+        sizes = {"": self.device_bytes + self.host_bytes, "_host": self.host_bytes}
         return {f"perf/teacher_cache{part}_mb": [size / 2**20] for part, size in sizes.items()}
 
     def clear(self) -> None:
@@ -95,7 +93,7 @@ class HiddenCache:
         if self._stream is not None:
             self._stream.synchronize()  # a slab must not be written before the copies out of it are done
         self._rows.clear()
-        self.device_bytes = self.host_bytes = self.copied_bytes = self._slab = self._offset = 0
+        self.device_bytes = self.host_bytes = self._slab = self._offset = 0
 
     def _pinned(self, like: Tensor) -> Tensor:
         """Return the next piece of pinned memory of this shape and dtype."""
