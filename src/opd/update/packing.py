@@ -95,4 +95,4 @@ def _mixers(module: nn.Module) -> str:
     kinds = set(getattr(module, "_no_split_modules", None) or ())
     layers = [one for one in module.modules() if type(one).__name__.removeprefix("FSDP") in kinds]
     parts = {type(part).__name__ for layer in layers for part in layer.children()}
-    return ", ".join(sorted(part for part in parts if not _PARTS.search(part)))
+    return ", ".join(sorted(part for part in parts if not _PARTS.search(part))) or type(module).__name__
