@@ -77,7 +77,7 @@ class Kind:
     def answers(self, job: Job, step: int) -> tuple[list[Row], dict[str, Any]]:
         """Return the rows of a step, and metrics of how they came."""
 
-    def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
+    def weigh(self, rows: list[Row]) -> dict[str, Any]:
         """Give each row what the loss multiplies it by; return metrics of that."""
         return {}
 
@@ -170,7 +170,7 @@ class Grpo(Sampled):
     def prepare(self) -> None:
         self.role = "actor_rollout_ref" if self.ours.spec.has_reference else "actor_rollout"
 
-    def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
+    def weigh(self, rows: list[Row]) -> dict[str, Any]:
         put_advantages(rows, self.data.config.algorithm)
         return {}
 
@@ -231,7 +231,7 @@ class Distillation(Sampled):
             metrics |= carried | {"rollout/failed": carried["rollout/failed"] + metrics["rollout/failed"]}
         return rows, metrics
 
-    def weigh(self, rows: list[Row], step: int) -> dict[str, Any]:
+    def weigh(self, rows: list[Row]) -> dict[str, Any]:
         metrics: dict[str, Any] = self._facts.put(rows)
         if self._teacher_prompts is not None:
             metrics["data/num_teacher_overlong_dropped"] = float(self.data.train.left_out[TOO_LONG])

@@ -101,7 +101,7 @@ class Loop:
                 job.let_servers_sleep()
             PROGRESS.enter("update", step)
             with marked_timer("adv", timing):
-                metrics |= found | kind.weigh(rows, step)
+                metrics |= found | kind.weigh(rows)
             with marked_timer("update_actor", timing):
                 metrics |= kind.update(job, rows, step)
             if self._is_due(step, self.trainer.save_freq):

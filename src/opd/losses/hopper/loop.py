@@ -34,22 +34,14 @@ class HostCopy:
         return self._host
 
 
-def run(
-    hidden: Tensor,
-    weight: Tensor,
-    request: Request,
-    trained: Trained,
-    *,
-    is_wide: bool,
-    max_expected_error: float = MAX_EXPECTED_ERROR,
-) -> tuple[Forward, bool]:
+def run(hidden: Tensor, weight: Tensor, request: Request, trained: Trained, *, is_wide: bool) -> tuple[Forward, bool]:
     """Return the result over all tokens, and True if its logits were fp32: `is_wide` begins with them.
 
     From fp16 logits it runs again with fp32 ones, where a group's expected error is above the limit.
     """
     while True:
         one = _Run(hidden, weight.detach(), request, trained, is_wide)
-        if one.is_within(math.inf if is_wide else max_expected_error):
+        if one.is_within(math.inf if is_wide else MAX_EXPECTED_ERROR):
             return one.result(), is_wide
         del one  # its gradients, before the next ones are allocated
         is_wide = True
