@@ -250,15 +250,11 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
             data_config=agent_loop.DictConfigWrap(self.config.data),
             tools=agent_loop.ToolListWrap(self.tools),
         )
-        write = loop.ct_build_initial_tokens
-
-        def once(*args: Any, **kwargs: Any) -> asyncio.Future[list[int]]:
-            if place not in self._prompts:
-                self._prompts[place] = asyncio.ensure_future(write(*args, **kwargs))
-            return self._prompts[place]
-
         if place is not None and name == SINGLE_TURN:  # another loop may write several prompts
-            loop.ct_build_initial_tokens = once
+            write, known = loop.ct_build_initial_tokens, self._prompts
+            loop.ct_build_initial_tokens = lambda *args, **more: (
+                known.get(place) or known.setdefault(place, asyncio.ensure_future(write(*args, **more)))
+            )
         return loop
 
     def _is_cut_off(self, output: agent_loop.AgentLoopOutput) -> bool:
