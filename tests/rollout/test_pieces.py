@@ -11,7 +11,7 @@ from verl.workers.rollout.replica import TokenOutput
 from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.cpu.engine import EngineConfig
 from opd.rollout.cpu.server import RolloutServer
-from opd.rollout.pieces import PieceClient
+from opd.rollout.pieces import piece
 from opd.rollout.seeds import TRAIN, request_seed
 
 PROMPT = [5, 9, 11]
@@ -42,11 +42,10 @@ def _with_server(scenario: Callable[[RolloutServer, _Client], Awaitable[None]]) 
 
 async def _piece(client: _Client, row: CarriedRow, num_tokens: int, **sampling: Any) -> Growth:
     ends = frozenset() if sampling.get("ignore_eos") else frozenset({END})
-    asking = PieceClient(client, row, run_seed=3, ends=ends, num_tokens=num_tokens)
-    await asking.generate("r", prompt_ids=PROMPT, sampling_params={"temperature": 1.0} | sampling)
-    assert asking.growth is not None
-    row.grow(asking.growth, 0)
-    return asking.growth
+    sampling = {"temperature": 1.0} | sampling
+    growth = await piece(client, row, PROMPT, sampling, run_seed=3, ends=ends, num_tokens=num_tokens)
+    row.grow(growth, 0)
+    return growth
 
 
 def _greedy(prompt: list[int], num_tokens: int, *, seed: int = 0) -> list[int]:
@@ -113,9 +112,8 @@ def test_a_piece_that_the_server_aborts_ends_no_answer():
             return TokenOutput(token_ids=[5, 6], stop_reason="aborted", extra_fields={"global_steps": 1})
 
     row = CarriedRow(number=7, index=1, sample=0, limit=2000)
-    client = PieceClient(Aborting(), row, run_seed=3, ends=frozenset(), num_tokens=2000)
     with pytest.raises(RuntimeError, match=r"aborted a piece of row 7 at 2 of 2000 tokens"):
-        asyncio.run(client.generate("", prompt_ids=[1], sampling_params={}))
+        asyncio.run(piece(Aborting(), row, [1], {}, run_seed=3, ends=frozenset(), num_tokens=2000))
     assert not row.is_complete
 
 
@@ -126,6 +124,5 @@ def test_a_piece_without_tokens_or_without_the_weights_that_made_it_is_an_error(
             return TokenOutput(token_ids=tokens, extra_fields={"global_steps": version})
 
     row = CarriedRow(number=7, index=1, sample=0, limit=20)
-    client = PieceClient(Silent(), row, run_seed=3, ends=frozenset(), num_tokens=20)
     with pytest.raises(RuntimeError, match=f"gave {len(tokens)} tokens, made by weights of step {version}"):
-        asyncio.run(client.generate("", prompt_ids=[1], sampling_params={}))
+        asyncio.run(piece(Silent(), row, [1], {}, run_seed=3, ends=frozenset(), num_tokens=20))

@@ -4,11 +4,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import hydra
 import pytest
 import ray
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
-from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.workers.rollout.replica import TokenOutput
 
 from opd.data.toy import STUDENT_DIR
@@ -70,7 +71,7 @@ def worker() -> RolloutWorker:
         "_ends": frozenset({1}),
         "_stops": [],
         "asked": asked,
-        "_agent_loop": lambda name, client: _Loop(client, asked),
+        "_agent_loop": lambda name, client, place: _Loop(client, asked),
     }
     return made
 
@@ -163,7 +164,7 @@ def test_a_server_that_is_gone_ends_the_run_after_what_was_answered_has_been_rep
                 raise gone
             return await super().run(sampling, session_id=session_id, index=index, **fields)
 
-    worker.__dict__["_agent_loop"] = lambda name, client: Dying(client, worker.asked)
+    worker.__dict__["_agent_loop"] = lambda name, client, place: Dying(client, worker.asked)
     report = asyncio.run(worker.generate(_batch(num_samples=1)))
     assert report.fault is gone
     assert (report.num_trajectories, report.num_failed, len(report.samples)) == (2, 1, 1)
@@ -186,7 +187,7 @@ def test_a_cut_batch_reports_the_answers_that_came_and_neither_waits_for_the_oth
         return await answering
 
     is_asked = asyncio.Event()
-    worker._agent_loop = lambda name, client: Hanging(client, worker.asked)
+    worker._agent_loop = lambda name, client, place: Hanging(client, worker.asked)
     report = asyncio.run(answered())
     assert [(sample.problem_index, sample.sample_index) for sample in report.samples] == [(5, 0)]
     assert (report.num_trajectories, report.num_failed, report.num_cut) == (4, 1, 2)
@@ -218,18 +219,15 @@ class _Rounds:
         return TokenOutput(token_ids=[token] * num, extra_fields={"global_steps": 4})
 
 
-class _Asking:
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    async def run(self, sampling: dict[str, Any], *, session_id: int, raw_prompt: list[int]) -> None:
-        await self._client.generate("id", prompt_ids=raw_prompt, sampling_params=sampling)
+class _Writing:
+    async def ct_build_initial_tokens(self, raw_prompt: list[int]) -> list[int]:
+        return raw_prompt
 
 
 @pytest.fixture
 def rounds(worker: RolloutWorker) -> RolloutWorker:
     """The worker with rows that end by their lengths."""
-    worker.__dict__ |= {"llm_client": _Rounds(), "_agent_loop": lambda name, client: _Asking(client)}
+    worker.__dict__ |= {"llm_client": _Rounds(), "_agent_loop": lambda name, client: _Writing()}
     return worker
 
 
@@ -276,7 +274,7 @@ def test_a_complete_row_trains_behind_the_prompt_that_its_tokens_followed(worker
                 reward_score=1.0,
             )
 
-    worker.__dict__ |= {"_agent_loop": lambda name, client: Rendered()}
+    worker.__dict__ |= {"_agent_loop": lambda name, client, place: Rendered()}
     for ids in ([1, 5, 2], [1, 2]):
         batch = Batch(
             prompts=[{"uid": "u", "index": 0, "agent_name": "single_turn_agent"}], partition=TRAIN, step=3, num_samples=1,
@@ -285,3 +283,29 @@ def test_a_complete_row_trains_behind_the_prompt_that_its_tokens_followed(worker
         row = asyncio.run(worker._trajectory(batch, 0, 1))
         assert (row.prompt.tolist(), row.response.tolist(), row.order.sample) == (ids, [7, 8], 1)
         assert row.columns["rm_scores"].tolist() == [0.0, 1.0]
+
+
+def test_a_prompt_is_written_once_for_all_of_its_answers(worker, monkeypatch):
+    written: list[str] = []
+
+    class Writer(AgentLoopBase):
+        def __init__(self, **_: Any) -> None:
+            pass
+
+        async def ct_build_initial_tokens(self, messages: str) -> list[int]:
+            written.append(messages)
+            return [len(written)]
+
+        async def run(self, _: dict[str, Any], *, uid: str, **__: Any) -> AgentLoopOutput:
+            ids = await self.ct_build_initial_tokens(uid)
+            return AgentLoopOutput(
+                prompt_ids=ids, response_ids=[1], response_mask=[1], metrics=AgentLoopMetrics(), reward_score=1.0
+            )
+
+    del worker._agent_loop
+    worker.__dict__ |= {"processor": None, "hf_model_type": None, "dataset_cls": None, "tools": []}
+    worker.config.data = {}
+    monkeypatch.setattr(hydra.utils, "get_class", lambda _: Writer)
+    report = asyncio.run(worker.generate(_batch(3, TRAIN)))
+    assert written == ["a", "b"]
+    assert [row.prompt.tolist() for row in report.rows] == [[1]] * 3 + [[2]] * 3

@@ -78,16 +78,14 @@ def watching(looks: Iterable[Look], *, poll_s: float = POLL_S, end_s: float = EN
             except Exception as unanswered:  # noqa: BLE001 - Ray's inner interfaces raise errors of their own
                 print(f"cannot ask Ray how the run is, trying again: {unanswered}", file=sys.stderr, flush=True)
                 continue
-            if first.acquire(blocking=False):
-                end(error)
+            if not first.acquire(blocking=False):
+                return
+            errors.append(error)
+            signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+            if not over.wait(end_s):
+                print(f"opd.launch: {error}; what is left does not close: ending", file=sys.stderr, flush=True)
+                os._exit(error.exit_code)
             return
-
-    def end(error: RunError) -> None:
-        errors.append(error)
-        signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
-        if not over.wait(end_s):
-            print(f"opd.launch: {error}; what is left does not close: ending", file=sys.stderr, flush=True)
-            os._exit(error.exit_code)
 
     # A thread each: one look may wait for a Ray that is gone while another sees why.
     threads = [threading.Thread(target=watch, args=(look,), name="opd-watch", daemon=True) for look in looks]
@@ -183,12 +181,9 @@ def dead_engines() -> dict[str, str]:
     for name in ray.util.list_named_actors():
         if name.startswith(_SERVERS):
             with contextlib.suppress(ValueError):  # the actor has ended in between
+                ask = ray.get_actor(name).__ray_call__.remote
                 # A lambda travels whole; a server has no engine before its launch.
-                asked[
-                    ray.get_actor(name).__ray_call__.remote(
-                        lambda server: getattr(getattr(server, "engine", None), "errored", False)
-                    )
-                ] = name
+                asked[ask(lambda server: getattr(getattr(server, "engine", None), "errored", False))] = name
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
     found = {}
     for call in answered:

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -175,7 +174,7 @@ def stay_on_loopback() -> None:
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
 
 
-@contextmanager
+@contextlib.contextmanager
 def rendezvous_in_a_file(spec: AnyRunSpec) -> Iterator[None]:
     """Let the ranks of an embedded Ray on CPUs meet through a file: torch's TCPStore listens on every address.
 

@@ -9,8 +9,7 @@ import functools
 import importlib
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,33 +69,15 @@ class PlatformCPU(PlatformCUDA):
     device_name = vendor_name = "cpu"
     device_module = device
     set_device = set_allocator_settings = empty_cache = synchronize = profiler_start = profiler_stop = cudart = _nothing
-
-    def is_available(self) -> bool:
-        return True
-
-    def current_device(self) -> Any:
-        return "cpu"  # verl passes it on to Tensor.to(...), where the index 0 would mean an accelerator
-
-    def device_count(self) -> int:
-        return torch.cpu.device_count()
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
-    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        return None, None
-
-    def communication_backend_name(self) -> str:
-        return "gloo"
-
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        yield
-
-    def is_ipc_supported(self) -> bool:
-        return False
+    is_available = staticmethod(torch.cpu.is_available)
+    device_count = staticmethod(torch.cpu.device_count)
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+    nvtx_range = staticmethod(nullcontext)
+    # verl passes it on to Tensor.to(...), where the index 0 would mean an accelerator.
+    current_device = staticmethod(lambda: "cpu")
+    communication_backend_name = staticmethod(lambda: "gloo")
+    get_device_capability = staticmethod(lambda device_index=0: (None, None))
+    is_ipc_supported = staticmethod(lambda: False)
 
 
 def accept_one_backend_named_twice() -> None:

@@ -4,7 +4,6 @@ A writer of the bucket or shared disk could otherwise run code in the trainer, b
 """
 
 import contextlib
-import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ import numpy as np
 import torch
 import torch.distributed.tensor  # allow-lists the parts of a sharded tensor
 from numpy._core.multiarray import _reconstruct
+
+from opd.compat import replaced
 
 # In addition to tensors and plain values: numpy's generator, which verl saves with a rank's extra state.
 ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
@@ -32,18 +33,16 @@ def plain_loads() -> Iterator[None]:
     `torch.distributed.barrier` waits at the end instead, also after an error. verl's ranks wait for each other after the
     load, and a rank that fails before would leave the others there without end.
     """
-    load, barrier = torch.load, torch.distributed.barrier
+    load = torch.load
 
-    @functools.wraps(load)
-    def load_plain(*args: Any, **kwargs: Any) -> Any:
-        with torch.serialization.safe_globals(ALLOWED):
-            return load(*args, **{**kwargs, "weights_only": True})
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return load(*args, **{**kwargs, "weights_only": True})
 
-    torch.load, torch.distributed.barrier = load_plain, lambda *args, **kwargs: None
+    ours, waits = replaced(torch, load=plain), replaced(torch.distributed, barrier=lambda *_, **__: None)
     try:
-        yield
+        with torch.serialization.safe_globals(ALLOWED), ours, waits:
+            yield
     finally:
-        torch.load, torch.distributed.barrier = load, barrier
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
 

@@ -157,13 +157,8 @@ def _places(num_nodes: int, gpus_per_node: int) -> list[ActorHandle]:
     bundles = [{"GPU": 1.0}] * gpus_per_node
     groups = [placement_group(bundles, strategy="STRICT_PACK") for _ in range(num_nodes)]
     actor: Any = ray.remote(num_gpus=1, num_cpus=0)(_Place)
-    return [
-        actor.options(
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
-        ).remote()
-        for group in groups
-        for number in range(gpus_per_node)
-    ]
+    strategies = [PlacementGroupSchedulingStrategy(group, n) for group in groups for n in range(gpus_per_node)]
+    return [actor.options(scheduling_strategy=strategy).remote() for strategy in strategies]
 
 
 async def _launch_vllm(config: DictConfig, places: Sequence[ActorHandle]) -> dict[str, Any]:

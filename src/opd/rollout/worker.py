@@ -17,7 +17,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from opd.agent.loop import ToolDialogueLoop, shared
 from opd.agent.metrics import AgentCounts
-from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
+from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN, SINGLE_TURN
 from opd.agent.trajectories import Trajectory, num_kept
 from opd.compat import quiet
 from opd.compat.vllm_servers import begun_under
@@ -29,7 +29,7 @@ from opd.experiment.run_config import RunConfig
 from opd.rewards import BUILTIN_FUNCTIONS, is_unread, worst_score
 from opd.rollout.batches import TEACHER, Batch, Begun, Prompt, RolloutReport
 from opd.rollout.carry import Growth
-from opd.rollout.pieces import PieceClient
+from opd.rollout.pieces import piece
 from opd.rollout.reward import Scorer, reward_function
 from opd.rollout.rows import Order, Row, row_of
 from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
@@ -67,13 +67,14 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
         """The served teacher that an evaluation asks in the place of rollout servers."""
         self.num_finished = 0
         self._can_be_cut: list[asyncio.Task[Row | Sample]] = []
+        self._prompts: dict[int, asyncio.Future[list[int]]] = {}
         self._is_cut = False
         if config.actor_rollout_ref.rollout.agent.default_agent_loop == AGENT_LOOP:
             shared(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
 
     async def generate(self, batch: Batch) -> RolloutReport:
         """Answer every prompt, score the answers and report them; failed answers are counted and named."""
-        started, self.num_finished = time.perf_counter(), 0
+        started, self.num_finished, self._prompts = time.perf_counter(), 0, {}
         jobs = [
             (place, sample)
             for place in range(len(batch.prompts))
@@ -144,10 +145,11 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
             most = self.rollout_config.response_length
             sampling["max_tokens"] = min(batch.max_tokens or most, most)
         if batch.given:
-            loop = self._agent_loop(name, GivenAnswer(batch.given[place][sample]))
+            client: GivenAnswer | SeededClient = GivenAnswer(batch.given[place][sample])
         else:
             key = (self.ours.spec.seed, batch.partition, batch.step, index, sample)
-            loop = self._agent_loop(name, SeededClient(self._author or self.llm_client, *key))
+            client = SeededClient(self._author or self.llm_client, *key)
+        loop = self._agent_loop(name, client, place)
         try:
             output = await loop.run(sampling, session_id=sample, **prompt)
             if not isinstance(output, agent_loop.AgentLoopOutput) or not output.response_ids:
@@ -205,21 +207,16 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
         return list(await asyncio.gather(*map(of_slot, slots)))
 
     async def _grow(self, begun: Begun, num_tokens: int) -> Growth:
-        """Return a piece of a row; the first by the agent loop, which writes the prompt."""
+        """Return a piece of a row; verl's agent loop writes the prompt of the first."""
         prompt, row = begun
-        seed = self.ours.spec.seed
-        client = PieceClient(self.llm_client, row, run_seed=seed, ends=self._ends, num_tokens=num_tokens)
         try:
             sampling = self._sampling(TRAIN, step=0) | {"logprobs": False}
             if self.ours.sampling.rollout.keep_prefixes and row.pieces:
                 sampling |= begun_under(row.pieces[0][0])
-            if row.prompt_ids:
-                await client.generate("", prompt_ids=row.prompt_ids, sampling_params=sampling)
-            else:
-                loop = self._agent_loop(self.config.actor_rollout_ref.rollout.agent.default_agent_loop, client)
-                await loop.run(sampling, session_id=row.sample, **prompt)
-            assert client.growth is not None  # a single-turn loop asks once
-            return client.growth
+            if not (ids := row.prompt_ids):
+                ids = await self._agent_loop(SINGLE_TURN, self.llm_client).ct_build_initial_tokens(prompt["raw_prompt"])
+            seed, ends = self.ours.spec.seed, self._ends
+            return await piece(self.llm_client, row, ids, sampling, run_seed=seed, ends=ends, num_tokens=num_tokens)
         except Exception as error:
             if _ends_the_run(error):
                 raise  # a server that is gone answers no other row either, and its node may be
@@ -238,11 +235,12 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
         """Return the trajectories of the batch that have ended so far, well or not: what a caller may take for progress."""
         return self.num_finished
 
-    def _agent_loop(self, name: str, client: SeededClient | GivenAnswer | PieceClient) -> agent_loop.AgentLoopBase:
+    def _agent_loop(self, name: str, client: Any, place: int | None = None) -> agent_loop.AgentLoopBase:
+        """Return verl's loop of one answer; the loops of a batch's prompt, by its place, write it once."""
         if name not in agent_loop._agent_loop_registry:
             raise KeyError(f"agent loop {name!r} is not registered; known: {sorted(agent_loop._agent_loop_registry)}")
         cls = hydra.utils.get_class(agent_loop._agent_loop_registry[name]["_target_"])
-        return cls(
+        loop: agent_loop.AgentLoopBase = cls(
             trainer_config=agent_loop.DictConfigWrap(config=self.config),
             server_manager=client,
             tokenizer=self.tokenizer,
@@ -252,6 +250,12 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
             data_config=agent_loop.DictConfigWrap(self.config.data),
             tools=agent_loop.ToolListWrap(self.tools),
         )
+        if place is not None and name == SINGLE_TURN:  # another loop may write several prompts
+            write, known = loop.ct_build_initial_tokens, self._prompts
+            loop.ct_build_initial_tokens = lambda *args, **more: (
+                known.get(place) or known.setdefault(place, asyncio.ensure_future(write(*args, **more)))
+            )
+        return loop
 
     def _is_cut_off(self, output: agent_loop.AgentLoopOutput) -> bool:
         ids = output.response_ids
