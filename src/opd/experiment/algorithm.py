@@ -223,4 +223,4 @@ class Convert(Section):
     dtype: Literal["checkpoint", "base", "bf16"] = key("Precision of the written weights.", "base")
     trust_remote_code: bool = key("Run the code of the model in the checkpoint's folder.", False)
     push_to_hub: HubName | None = key("Private repository to upload to, with HF_TOKEN of the environment.", None)
-    verify: bool = key("Compare logits with the checkpoint's on a few prompts.", True)
+    verify: bool = key("Load the result and compare it with the checkpoint.", True)
