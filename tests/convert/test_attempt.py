@@ -53,7 +53,7 @@ def test_an_incomplete_checkpoint_ends_the_attempt_but_not_the_run(sealed, tmp_p
     (step_dir / "COMPLETE").unlink()
     spec = _spec(tmp_path, step_dir)
     assert run(spec) == 1
-    assert "has no COMPLETE" in said[0]
+    assert "global_step_7 cannot be converted:\n  - it has no COMPLETE" in said[0]
     (step_dir / "COMPLETE").write_bytes(complete)
     assert run(spec) == 0
     assert sorted(path.name for path in (tmp_path / "store" / "to-hf" / "attempts").iterdir()) == ["0001", "0002"]
