@@ -23,7 +23,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from opd.compat.plain_loads import plain_loads
 from opd.experiment import SftSpec
 from opd.experiment.run_config import KEY, RunConfig
-from opd.monitor.monitor import FaultWatch
+from opd.monitor.monitor import Monitor
 from opd.rollout.batches import Prompt
 from opd.rollout.manager import RolloutManager
 from opd.rollout.rows import Row, share_out
@@ -149,7 +149,7 @@ class Job:
         trackers = Trackers(config, run)
         devices = Counter(self.ranks.tell_device())
         origin.add(run.stores[0], run.attempt, devices=devices, trackers=trackers.links)
-        watch = FaultWatch(run.stores).see if data.ours.trained.trainer.monitor else None
+        watch = Monitor(run.stores).see if data.ours.trained.trainer.monitor else None
         self.log = StepLogger(run, trackers, total_steps=data.total_steps, watch=watch)
 
     def _load_models(self, role: str, *, serves: bool) -> list[Any]:

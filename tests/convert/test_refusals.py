@@ -38,12 +38,6 @@ def _shard(step_dir: Path, rank: int = 1) -> Path:
     return step_dir / "actor" / f"model_world_size_2_rank_{rank}.pt"
 
 
-def test_a_checkpoint_without_complete_was_never_finished(sealed, refuse):
-    step_dir = sealed(CASE)
-    (step_dir / "COMPLETE").unlink()
-    refuse(step_dir, f"global_step_{STEP} cannot be converted", "has no COMPLETE")
-
-
 @pytest.mark.parametrize(
     "name", ["model_world_size_2_rank_1.pt", "optim_world_size_2_rank_0.pt", "huggingface/tokenizer.json"]
 )

@@ -1,5 +1,7 @@
 """The command's own check notices what it is there for."""
 
+import json
+
 import pytest
 from safetensors.torch import load_file, save_file
 from tests.convert.checkpoints import Case
@@ -7,9 +9,10 @@ from tests.convert.checkpoints import Case
 from opd.convert.errors import ConvertError
 from opd.convert.merger import ShardMerger
 from opd.convert.pipeline import convert_checkpoint
-from opd.convert.verify import make_prompts, verify
+from opd.convert.verify import verify
 from opd.experiment.algorithm import Convert
 
+pytestmark = pytest.mark.slow
 CASE = Case(tied=False, dtype="float32", world_size=2)
 
 
@@ -25,7 +28,6 @@ def converted(sealed, tmp_path):
     return tmp_path / "out", merger
 
 
-@pytest.mark.slow
 def test_a_single_wrong_value_is_noticed(converted):
     folder, merger = converted
     state = load_file(folder / "model.safetensors")
@@ -35,7 +37,6 @@ def test_a_single_wrong_value_is_noticed(converted):
         verify(folder, merger, merger.dtypes())
 
 
-@pytest.mark.slow
 def test_a_weight_that_is_not_written_is_noticed(converted):
     folder, merger = converted
     state = load_file(folder / "model.safetensors")
@@ -45,12 +46,9 @@ def test_a_weight_that_is_not_written_is_noticed(converted):
         verify(folder, merger, merger.dtypes())
 
 
-def test_prompts_without_a_tokenizer_still_cover_the_embedding_and_are_the_same_each_time():
-    class Config:
-        vocab_size = 7
-        max_position_embeddings = 20
-
-    (row,) = make_prompts(None, Config)
-    assert len(row) == 20
-    assert set(row) <= set(range(7))
-    assert make_prompts(None, Config) == [row]
+def test_a_config_that_makes_another_model_of_the_weights_is_noticed(converted):
+    folder, merger = converted
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rms_norm_eps": 0.25}))
+    with pytest.raises(ConvertError, match="not the checkpoint's: rms_norm_eps differ"):
+        verify(folder, merger, merger.dtypes())

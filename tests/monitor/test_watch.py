@@ -4,7 +4,7 @@ import logging
 from types import SimpleNamespace
 
 from opd.monitor.faults import Fault
-from opd.monitor.monitor import FaultWatch
+from opd.monitor.monitor import Monitor
 from opd.trainer.run_log import StepLogger
 
 ROW = {"training/global_step": 1, "opd/loss": 2.0}
@@ -18,7 +18,7 @@ def test_a_rule_that_raises_is_said_once_and_the_row_is_logged(caplog, capsys):
         raise ZeroDivisionError
 
     run = SimpleNamespace(log=lambda step, data: logged.append((step, data)))
-    watch = FaultWatch([], [Fault(name="a", what="a", look="a", judge=judge)])
+    watch = Monitor([], [Fault(name="a", what="a", look="a", judge=judge)])
     logger = StepLogger(run, SimpleNamespace(log=lambda data, step: None), total_steps=3, watch=watch.see)
     with caplog.at_level(logging.WARNING, "opd.monitor.monitor"):
         for step in (1, 2, 3):

@@ -184,12 +184,6 @@ def test_the_highest_attempt_of_any_place_is_followed(tmp_path: Path, local_stor
     assert LocalStore(tmp_path / "store").get("attempts/0005/owner.json") == local_store.get("attempts/0005/owner.json")
 
 
-def test_an_attempt_that_has_ended_is_followed_at_once(local_store: LocalStore) -> None:
-    claim_it(local_store).end("failed", "out of memory")
-    assert claim_it(local_store).owner.attempt == 2
-    assert local_store.get_json("attempts/0001/ended.json")["detail"] == "out of memory"  # type: ignore[index]
-
-
 def test_an_overtaken_owner_stops_at_its_next_beat_by_any_place(tmp_path: Path, local_store: LocalStore) -> None:
     old = claim_it(local_store)
     old.beat({})

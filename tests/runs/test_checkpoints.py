@@ -50,6 +50,17 @@ def test_a_saved_step_is_complete_in_both_places_and_its_manifest_lists_every_fi
     assert ranks["actor/optim_world_size_2_rank_1.pt"] == 1
 
 
+def test_a_rank_syncs_the_names_of_all_folders_above_its_files(
+    make_checkpoints: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, synced = make_checkpoints().folder(5), list[Path]()
+    write_step(folder, 5)
+    for module in ("opd.store.durable", "opd.runs.shards"):
+        monkeypatch.setattr(f"{module}.fsync_folder", synced.append)
+    upload_shards(rank=0, step=5, step_dir=folder, store_url=None)
+    assert {*(folder / "actor/huggingface").parents, folder / "actor/huggingface"} == set(synced)
+
+
 @pytest.mark.parametrize("place", ["local", "remote"])
 def test_an_overtaken_attempt_seals_and_deletes_nothing(
     make_checkpoints: Callable, save_step: Callable, place: str

@@ -26,7 +26,7 @@ def run(spec: ConvertSpec, *, within: Run | None = None) -> int:
             from opd.convert.pipeline import convert_checkpoint  # torch, only once the run is ours
 
             target, record = convert_checkpoint(spec.convert)
-            claimed.finish({"target": target, "push_to_hub": spec.convert.push_to_hub, "conversion": record})
+            claimed.finish({"target": target, "conversion": record})
     except RunFinished as finished:
         return _finished_before(spec, finished)
     except RunError as error:
@@ -43,14 +43,11 @@ def refused(error: RunError | OSError) -> int:
 def _finished_before(spec: ConvertSpec, finished: RunFinished) -> int:
     """Return 0 if what an earlier attempt wrote is what this one would write, and still there."""
     say(str(finished))
-    written, pushed = finished.result["target"], finished.result["push_to_hub"]
+    written = finished.result["target"]
     wanted = open_store(spec.convert.target).url if spec.convert.target else written
-    repository = spec.convert.push_to_hub or pushed
-    if (wanted, repository) == (written, pushed) and open_store(written).exists("config.json"):
+    if wanted == written and open_store(written).exists("config.json"):
         return 0
-    more = f" and {repository} of the hub" if repository != pushed else ""
     say(
-        f"it wrote {written}, wanted now is {wanted}{more}: start under another name (--name), or delete the run's "
-        "result.json"
+        f"it wrote {written}, wanted now is {wanted}: start under another name (--name), or delete the run's result.json"
     )
     return EXIT_FAILED

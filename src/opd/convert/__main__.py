@@ -43,8 +43,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--target", metavar="DIR", help=texts["target"])
     out.add_argument("--dtype", choices=get_args(Convert.model_fields["dtype"].annotation), help=texts["dtype"])
     out.add_argument("--trust-remote-code", action="store_true", help=texts["trust_remote_code"])
-    out.add_argument("--push-to-hub", metavar="OWNER/NAME", help=texts["push_to_hub"])
-    text = "do not compare the result's logits with the checkpoint's"
+    text = "do not load the result and compare it with the checkpoint"
     out.add_argument("--no-verify", dest="verify", action="store_false", help=text)
     return out
 

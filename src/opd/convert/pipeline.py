@@ -9,10 +9,9 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from opd.agent.environments import toy_models
-from opd.convert.card import licence_of, make_record, write_card
+from opd.convert.card import make_record, write_card
 from opd.convert.errors import ConvertError, Warnings, say
 from opd.convert.export import copy_companions, write_model
-from opd.convert.hub import hub_token
 from opd.convert.merger import ShardMerger
 from opd.convert.source import Origin, bring_here, find_source
 from opd.convert.target import choose_target, staging
@@ -29,19 +28,17 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
 
     Raises:
         CheckpointError: files are missing or not as the manifest says; none of them was loaded.
-        ConvertError: the checkpoint cannot become this folder, and nothing is left of it; or the hub takes no upload.
+        ConvertError: the checkpoint cannot become this folder, and nothing is left of it.
         BadRequest: the request cannot be followed.
         StoreError, OSError: a store or disk failed.
     """
-    if options.push_to_hub is not None:
-        hub_token(options.push_to_hub)  # before the work
     warnings = Warnings()
     source = find_source(options.checkpoint, warnings)
     target = choose_target(options.target, source.origin.checkpoint)
     mode, wanted = _dtype(options, source.origin, warnings)
     transformers_logging.disable_progress_bar()  # between our own lines
     with (
-        staging(target, options.push_to_hub) as folder,
+        staging(target) as folder,
         tempfile.TemporaryDirectory(dir=folder, prefix=".opd-convert-") as scratch,
     ):
         actor_dir, companions, world_size = bring_here(source, Path(scratch))
@@ -72,7 +69,6 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
             num_parameters=sum(sizes[name] for name in written),
             world_size=world_size,
             base_model=source.origin.model_path,
-            licence=licence_of(source.origin.model_path, source.origin.model_revision),
             verification=verification,
             warnings=warnings,
         )

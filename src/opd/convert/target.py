@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opd.convert.errors import BadRequest
-from opd.convert.hub import push
 from opd.experiment.algorithm import converted
 from opd.store.base import Store
 from opd.store.durable import fsync_file, fsync_folder
@@ -50,12 +49,8 @@ def _real(url: str) -> str:
 
 
 @contextlib.contextmanager
-def staging(target: Store, repository: str | None = None) -> Iterator[Path]:
-    """Yield an empty local folder to write into; publish it when the block ends well, remove it in any case.
-
-    Args:
-        repository: on the hub, to which the published folder goes, too.
-    """
+def staging(target: Store) -> Iterator[Path]:
+    """Yield an empty local folder to write into; publish it when the block ends well, remove it in any case."""
     folder = target.local_path("")
     # Hidden, so that a live run does not sweep it from its checkpoints folder.
     staged = folder.with_name(f".{folder.name}.part") if folder else Path(tempfile.mkdtemp(prefix="opd-convert-"))
@@ -67,8 +62,6 @@ def staging(target: Store, repository: str | None = None) -> Iterator[Path]:
             _replace(staged, folder)
         else:
             _upload(staged, target)
-        if repository is not None:
-            push(folder or staged, repository, published=target.url, without=RECORD_FILE)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from opd.experiment.base import Section, key, named
 from opd.experiment.errors import Problem
-from opd.experiment.types import Count, Dtype, Extras, HubName, Natural, Offload, Paths, Positive, Text, Weight
+from opd.experiment.types import Count, Dtype, Extras, Natural, Offload, Paths, Positive, Text, Weight
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -196,5 +196,4 @@ class Convert(Section):
     target: Text | None = key("Folder or store URL to write; unset: `global_step_N-huggingface`.", None)
     dtype: Literal["checkpoint", "base", "bf16"] = key("Precision of the written weights.", "base")
     trust_remote_code: bool = key("Run the code of the model in the checkpoint's folder.", False)
-    push_to_hub: HubName | None = key("Private repository to upload to, with HF_TOKEN of the environment.", None)
-    verify: bool = key("Compare logits with the checkpoint's on a few prompts.", True)
+    verify: bool = key("Load the result and compare it with the checkpoint.", True)

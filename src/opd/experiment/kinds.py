@@ -215,7 +215,7 @@ _NOT_IDENTITY = {
     "teacher": "offload wait_s",
     "opd": "chunk_size workspace_gib read_tokens train_tokens gpu_memory_gib max_unshared_mass num_kept_rollouts",
     "eval": "save_generations",
-    "convert": "target push_to_hub trust_remote_code verify",
+    "convert": "target trust_remote_code verify",
     "trainer": "loggers project master_port total_epochs total_steps save_freq test_freq val_before_train"
     " max_skipped_updates stall_floor_s stall_factor monitor resume",
 }

@@ -50,11 +50,17 @@ class _State:
 
 
 class Monitor:
-    """The state of each fault after the rows so far."""
+    """The state of each fault after the rows so far; it never ends a run: where it fails, the attempt continues without it.
 
-    def __init__(self, faults: Iterable[Fault] = FAULTS) -> None:
+    Args:
+        stores: the run's, whose earlier rows the first row follows.
+    """
+
+    def __init__(self, stores: Sequence[Store] = (), faults: Iterable[Fault] = FAULTS) -> None:
+        self._stores = stores
         self._states = {fault: _State() for fault in faults}
         self._pasts = [Past(), Past(), Past()]  # of the whole row, and of its extremes over ranks
+        self._has_begun = self._has_failed = False
 
     def see(self, step: int, row: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
         """Take note of a row, in the order of the steps.
@@ -62,11 +68,23 @@ class Monitor:
         Returns:
             Metrics for the row (`PREFIX`); a line for each fault that begins or ends with it.
         """
-        numbers = finite(row)
+        try:
+            if TRAINING in row and not self._has_failed:
+                return self._judge(step, {name: as_number(value) for name, value in row.items()})
+        except Exception:  # the training itself is sound
+            self._has_failed = True
+            logger.warning("the monitor of silent faults failed: it reports none from step %d on", step, exc_info=True)
+        return {}, []
+
+    def _judge(self, step: int, row: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+        if not self._has_begun:
+            self._has_begun = True
+            for earlier in read_metrics(self._stores) if step > 1 else ():
+                if earlier["step"] < step and TRAINING in earlier:
+                    self._judge(earlier["step"], earlier)
         metrics: dict[str, float] = {}
         lines: list[str] = []
-        if TRAINING not in numbers:
-            return metrics, lines
+        numbers = finite(row)
         seen = list(zip(views(numbers), self._pasts, strict=False))
         for view, past in seen:
             past.add(view)
@@ -98,31 +116,6 @@ def _note(fault: Fault, state: _State, step: int, verdict: str | None) -> str:
             began, state.since = state.since, None
             return f"gone with step {step}: {fault.what} ({fault.name}), which was since step {began}"
     return ""
-
-
-class FaultWatch:
-    """A `Monitor` of each row that is logged; it never ends a run: where it fails, the attempt continues without it."""
-
-    def __init__(self, stores: Sequence[Store], faults: Iterable[Fault] = FAULTS) -> None:
-        self._stores, self._faults = stores, tuple(faults)
-        self._monitor: Monitor | None = None
-        self._has_failed = False
-
-    def see(self, step: int, data: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
-        """Return the row's own metrics and the lines of faults that begin or end with it."""
-        if TRAINING not in data or self._has_failed:
-            return {}, []
-        try:
-            if self._monitor is None:
-                self._monitor = Monitor(self._faults)
-                for row in read_metrics(self._stores) if step > 1 else ():
-                    if row["step"] < step:
-                        self._monitor.see(row["step"], row)
-            return self._monitor.see(step, {name: as_number(value) for name, value in data.items()})
-        except Exception:  # the training itself is sound
-            self._has_failed = True
-            logger.warning("the monitor of silent faults failed: it reports none from step %d on", step, exc_info=True)
-            return {}, []
 
 
 def standing(latest: Mapping[str, float]) -> list[Finding]:

@@ -31,9 +31,8 @@ class ResumeDecision:
     rejected: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        where = (
-            "starting from the beginning" if self.step is None else f"resuming from step {self.step} ({self.source})"
-        )
+        resuming = f"resuming from step {self.step} ({self.source})"
+        where = "starting from the beginning" if self.step is None else resuming
         return "\n  passed over: ".join([where, *self.rejected])
 
 

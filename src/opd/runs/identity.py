@@ -29,16 +29,12 @@ def settle_identity(
     """
     identity = json.loads(json_bytes(identity))  # so that a tuple or an int key compares equal to its stored form
     records = [(store, store.get_json(RUN_FILE)) for store in stores]
-    for store, stored in records:
-        if (
-            stored is None
-            or stored["spec_hash"] == spec_hash
-            or is_unused(i.key for one in stores for i in one.list(""))
-        ):
-            continue
-        changes = "\n".join(f"  {line}" for line in describe_changes(stored["identity"], identity))
+    others = [(store, stored) for store, stored in records if stored is not None and stored["spec_hash"] != spec_hash]
+    if others and not is_unused(info.key for store in stores for info in store.list("")):
+        store, other = others[0]
+        changes = "\n".join(f"  {line}" for line in describe_changes(other["identity"], identity))
         raise SpecChanged(
-            f"run id {run_id!r} in {store.url} belongs to spec hash {stored['spec_hash']}, this experiment has {spec_hash}. "
+            f"run id {run_id!r} in {store.url} belongs to spec hash {other['spec_hash']}, this experiment has {spec_hash}. "
             f"The differences (stored -> this):\n{changes or '  (none in the identity fields: another hash version)'}\n"
             "a run id belongs to one experiment. Choose another name (`--name NAME`, or the key `name`), restore the stored "
             f"values to resume, or delete the run with its results: `opdctl delete {store.url} --results`"

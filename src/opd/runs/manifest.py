@@ -5,9 +5,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from opd.errors import CheckpointError, CorruptRecord
 from opd.store.base import Store, json_bytes
@@ -27,9 +28,10 @@ _STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
 _RANK_FILE = re.compile(r"_rank_(\d+)\.")
 _SHARD = re.compile(r"actor/[a-z_]+_world_size_(\d{1,7})_rank_\d+\.pt")
 _NUM_NAMED = 4
+_EXACTLY = ConfigDict(strict=True, extra="forbid")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_EXACTLY)
 class FileEntry(ListedFile):
     """One file of a step, with the `rank` that saved it."""
 
@@ -37,7 +39,6 @@ class FileEntry(ListedFile):
     rank: int
 
     def __post_init__(self) -> None:
-        _check_types(self, path=str, size=int, sha256=str, rank=int)
         # JSON's "\ud800" is half a character, which UTF-8 cannot hold; it is not printable.
         is_text = self.path.isprintable() and "\\" not in self.path
         if not is_text or any(part in ("", ".", "..") or len(part.encode()) > 255 for part in self.path.split("/")):
@@ -45,7 +46,7 @@ class FileEntry(ListedFile):
             raise CheckpointError(f"manifest path {self.path[:80]!r}: {rule}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_EXACTLY)
 class Manifest:
     """The content of manifest.json: the whole checkpoint of one step, as one attempt saved it."""
 
@@ -54,9 +55,6 @@ class Manifest:
     spec_hash: str
     files: tuple[FileEntry, ...]
 
-    def __post_init__(self) -> None:
-        _check_types(self, step=int, attempt=int, spec_hash=str)
-
     def to_bytes(self) -> bytes:
         return json_bytes(dataclasses.asdict(self))
 
@@ -64,11 +62,11 @@ class Manifest:
     def from_bytes(cls, data: bytes) -> "Manifest":
         """Read a manifest; raise CorruptRecord for any other content, CheckpointError for a path that leaves its folder."""
         try:
-            record: dict[str, Any] = json.loads(data)
-            files = tuple(FileEntry(**entry) for entry in record.pop("files"))
-            return cls(files=files, **record)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise CorruptRecord(f"not a manifest: {type(error).__name__}: {error}") from error
+            return TypeAdapter(cls).validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise CorruptRecord(f"not a manifest: {first['msg']}, at {place or 'the top'}") from error
 
     def seal(self) -> bytes:
         """Return the content of COMPLETE, which binds it to exactly this manifest."""
@@ -184,12 +182,6 @@ def files_of_rank(step_dir: Path, rank: int) -> list[str]:
     """
     paths = [info.key for info in LocalStore(step_dir).list("")]
     return [path for path in paths if path not in (MANIFEST_FILE, COMPLETE_FILE) and _owner(path) == rank]
-
-
-def _check_types(record: Any, **types: type) -> None:
-    for name, expected in types.items():
-        if type(getattr(record, name)) is not expected:
-            raise TypeError(f"{name} {getattr(record, name)!r}: expected {expected.__name__}")
 
 
 def _owner(path: str) -> int:

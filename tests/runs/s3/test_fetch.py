@@ -53,17 +53,6 @@ def test_an_interrupted_start_goes_on_file_by_file(s3_url: str, proxy, tmp_path:
     assert downloads(proxy) == ["model.safetensors", "extra.txt"], "config.json was whole"
 
 
-def test_a_file_that_was_lost_cut_or_replaced_is_fetched_again(s3_url: str, proxy, tmp_path: Path) -> None:
-    upload(s3_url, FILES)
-    folder = Path(local_copy(s3_url, cache=tmp_path))
-    (folder / "config.json").unlink()
-    (folder / "model.safetensors").write_bytes(b"half")
-    upload(s3_url, {"sub/extra.txt": b"newer, longer text"})
-    proxy.requests.clear()
-    assert held(local_copy(s3_url, cache=tmp_path)) == {**FILES, "sub/extra.txt": b"newer, longer text"}
-    assert sorted(downloads(proxy)) == ["config.json", "extra.txt", "model.safetensors"]
-
-
 def test_a_url_with_nothing_behind_it_is_named(s3_url: str, tmp_path: Path) -> None:
     for url in (f"{s3_url}/typo", "s3://no-such-bucket/typo"):
         with pytest.raises(NothingThere, match=f"{url}: there is nothing"):
