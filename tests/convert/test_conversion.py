@@ -98,8 +98,24 @@ def test_tokenizer_and_generation_config_are_the_checkpoints_and_the_kernel_of_t
     assert "attn_implementation" not in json.loads((tmp_path / "out" / "config.json").read_text())
 
 
-def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, tmp_path):
+LICENCES = {
+    "---\nlicense: other\nlicense_name: qwen\n---\n": (
+        {"license": "other", "license_name": "qwen"},
+        "license_name qwen",
+    ),
+    "A card: without metadata": ({"file": "LICENSE.txt"}, "file LICENSE.txt"),
+    "---\n[odd\n---\n": ({"file": "LICENSE.txt"}, "file LICENSE.txt"),
+    "": ({}, "not known from the base model"),
+}
+
+
+@pytest.mark.parametrize("own_card", LICENCES)
+def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, tmp_path, own_card):
     base = str(shutil.copytree(base_model(saved, tied=False), tmp_path / "base"))
+    if own_card:
+        (tmp_path / "base" / "README.md").write_text(own_card)
+        (tmp_path / "base" / "LICENSE.txt").touch()
+    licence, shown_licence = LICENCES[own_card]
     teachers = {"code": {"path": "owner/code"}, "math": {"path": "owner/math"}}
     data = {"train": ["hub://owner/set?split=train", "own.parquet"]}
     step_dir = seal(
@@ -123,19 +139,22 @@ def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, tm
         "base_model": base,
         "teachers": ["owner/code", "owner/math"],
         "validation": {"gsm": 0.5},
+        "licence": licence,
         "warnings": [],
     }
     assert {key: record[key] for key in expected} == expected
     assert record["verification"] == {"num_tensors": 25}
     card = (tmp_path / "out" / "README.md").read_text()
     scores = "| Validation at step 5 | gsm 0.5 |"
-    for shown in (f"# my-run, step {STEP}", "| Student | base |", "bfloat16", scores):
+    for shown in (f"# my-run, step {STEP}", "| Student | base |", "bfloat16", scores, shown_licence):
         assert shown in card
     assert str(tmp_path) not in card, "a path of this machine is of no use to others"
     assert yaml.safe_load(card.split("---\n")[1]) == {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["opd"],
+        "datasets": ["owner/set"],
+        **{name: value for name, value in licence.items() if name != "file"},
     }, "a folder of this machine is no base model of the hub"
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from opd.agent.environments import toy_models
-from opd.convert.card import make_record, write_card
+from opd.convert.card import licence_of, make_record, write_card
 from opd.convert.errors import ConvertError, Warnings, say
 from opd.convert.export import copy_companions, write_model
 from opd.convert.merger import ShardMerger
@@ -69,6 +69,7 @@ def convert_checkpoint(options: Convert) -> tuple[str, dict[str, Any]]:
             num_parameters=sum(sizes[name] for name in written),
             world_size=world_size,
             base_model=source.origin.model_path,
+            licence=licence_of(source.origin.model_path, source.origin.model_revision),
             verification=verification,
             warnings=warnings,
         )
