@@ -23,7 +23,7 @@ from opd_envs.deepplanning.layout import (
     TRAINS,
     Table,
 )
-from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Description, Labels
+from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Labels
 
 Text = Annotated[str, Field(max_length=200)]
 Day = Annotated[datetime.date, Field(json_schema_extra={"type": "string"})]
@@ -219,16 +219,15 @@ _TOOLS: Mapping[str, tuple[str, Callable[[Case, Any], Reply]]] = {
 
 def tools_in(language: Language) -> dict[str, Tool]:
     """Return the tools with descriptions in a language; they answer in the language of the case."""
-    return {name: _tool(name, DESCRIPTIONS[language][name], *given) for name, given in _TOOLS.items()}
+    return {name: _tool(name, DESCRIPTIONS[language], *given) for name, given in _TOOLS.items()}
 
 
-def _tool(name: str, words: Description, arguments: str, run: Callable[[Case, Any], Reply]) -> Tool:
+def _tool(name: str, words: Mapping[str, str], arguments: str, run: Callable[[Case, Any], Reply]) -> Tool:
     fields: dict[str, Any] = {}
     for argument in arguments.split():
         bare = argument.rstrip("?")
         kind: Any = Day if bare.endswith("Date") else Text
-        if bare == argument:
-            fields[bare] = (kind, Field(description=words.arguments[bare]))
-        else:
-            fields[bare] = (kind | None, Field(default=None, description=words.arguments[bare]))
-    return Tool(name, words.tool, create_model(name, __base__=Arguments, **fields), run)
+        text = words.get(f"{name}.{bare}", words[bare])
+        needed = (kind, Field(description=text))
+        fields[bare] = needed if bare == argument else (kind | None, Field(default=None, description=text))
+    return Tool(name, words[name], create_model(name, __base__=Arguments, **fields), run)
