@@ -40,8 +40,13 @@ def bare_parser(*, module: str, description: str, example: str) -> argparse.Argu
     )
 
 
-def make_parser(*, module: str, description: str, example: str, folder: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of a command that reads raw files; with `folder`, the output's below DATA_DIR, it has `--output-dir`."""
+def make_parser(
+    *, module: str, description: str, example: str, folder: str | None = None, sources: Sequence[MathSource] = ()
+) -> argparse.ArgumentParser:
+    """Return the parser of a command that reads raw files.
+
+    With `folder`, the output's below DATA_DIR, it has `--output-dir`; with `sources`, it has `--sets`, which leaves some out.
+    """
     parser = bare_parser(module=module, description=description, example=example)
     parser.add_argument(
         "--data-dir",
@@ -52,20 +57,10 @@ def make_parser(*, module: str, description: str, example: str, folder: str | No
     )
     if folder is not None:
         parser.add_argument("--output-dir", type=Path, metavar="DIR", help=f"default: DATA_DIR/{folder}")
+    if names := [source.name for source in sources]:
+        text = f"prepare only these of {', '.join(names)}"
+        parser.add_argument("--sets", nargs="+", choices=names, default=names, metavar="SET", help=text)
     return parser
-
-
-def add_sets_option(parser: argparse.ArgumentParser, sources: Sequence[MathSource]) -> None:
-    """Add `--sets`, which leaves data sets out."""
-    names = [source.name for source in sources]
-    parser.add_argument(
-        "--sets",
-        nargs="+",
-        choices=names,
-        default=names,
-        metavar="SET",
-        help=f"prepare only these of {', '.join(names)}",
-    )
 
 
 Prepared = tuple[Mapping[str, Sequence[Row]], Counter[str]]
