@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from opd.data.math_sources import MathSource, Problem
 from opd.data.raw_files import RawFileError
-from opd.data.rows import Row, write_files
+from opd.data.rows import SCHEMA, Row, write_files
 
 EXIT_BAD_INPUT = 2
 SUMMARY_FILE = "summary.json"
@@ -83,20 +85,27 @@ def prepare_sources(
     """
     chosen = [source for source in sources if source.name in arguments.sets]
     problems = {source.name: source.read(arguments.data_dir / source.raw_path) for source in chosen}
-    output_dir = arguments.output_dir or arguments.data_dir / folder
-    tables, reports = dict[Path, Sequence[Row]](), list[SetReport]()
+    files, reports = dict[str, Sequence[Row]](), list[SetReport]()
     for source in chosen:
-        files, dropped = prepared(source, problems)
-        tables |= {output_dir / name: rows for name, rows in files.items()}
-        raw, num_written = arguments.data_dir / source.raw_path, {name: len(rows) for name, rows in files.items()}
+        found, dropped = prepared(source, problems)
+        files |= found
+        raw, num_written = arguments.data_dir / source.raw_path, {name: len(rows) for name, rows in found.items()}
         reports.append(SetReport(source.name, raw, len(problems[source.name]), dropped, num_written))
     facts = {name: getattr(arguments, name) for name in options}
-    write_files(tables, {output_dir / SUMMARY_FILE: summary_json(reports, facts)})
-    print_reports(reports, output_dir)
+    write_prepared(arguments.output_dir or arguments.data_dir / folder, files, reports, facts)
 
 
-def print_reports(reports: Sequence[SetReport], output_dir: Path) -> None:
-    """Print the counts in and out, drops by reason, and notes."""
+def write_prepared(
+    output_dir: Path,
+    tables: Mapping[str, Sequence[Row]],
+    reports: Sequence[SetReport],
+    options: dict[str, Any],
+    *,
+    schema: pa.Schema = SCHEMA,
+) -> None:
+    """Write every file and `summary.json`, or none, and print the counts in and out, drops by reason, and notes."""
+    texts = {output_dir / SUMMARY_FILE: summary_json(reports, options)}
+    write_files({output_dir / name: rows for name, rows in tables.items()}, texts, schema=schema)
     print(f"prepared in {output_dir}")
     for report in reports:
         written = ", ".join(f"{count} to {name}" for name, count in report.num_written.items()) or "none written"
