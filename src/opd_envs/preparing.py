@@ -8,7 +8,7 @@ from pathlib import Path
 from opd.data import command_line
 from opd.data.command_line import SetReport
 from opd.data.raw_files import RawFileError
-from opd.data.rows import Row, write_files
+from opd.data.rows import Row
 from opd.experiment.sections import Data
 from opd_envs import LANGUAGES, Language
 from opd_envs.database_folder import M, ManifestError, read_manifest
@@ -85,8 +85,6 @@ def finish(
     if not tables:
         raise RawFileError(f"{output_dir}: no row is left; {'; '.join(left_out)}")
     facts = {key: getattr(arguments, key) for key in options} | {"left_out": list(left_out)}
-    texts = {output_dir / command_line.SUMMARY_FILE: command_line.summary_json(reports, facts)}
-    write_files({output_dir / name: rows for name, rows in tables.items()}, texts, schema=AGENT_SCHEMA)
-    command_line.print_reports(reports, output_dir)
+    command_line.write_prepared(output_dir, tables, reports, facts, schema=AGENT_SCHEMA)
     for reason in left_out:
         print(f"left out: {reason}")

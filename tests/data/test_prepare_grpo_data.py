@@ -23,10 +23,10 @@ def prepare(data_dir, *options: str) -> None:
 def test_the_shuffle_is_the_one_of_hugging_face_datasets():
     datasets = pytest.importorskip("datasets")
     problems = [Problem(row, str(row), f"problem {row}", "1") for row in range(103)]
-    split = split_training(problems, num_raw=103, train_ratio=0.8, seed=42, variant="none")
+    train, validation = split_training(problems, num_raw=103, train_ratio=0.8, seed=42, variant="none")
     theirs = datasets.Dataset.from_dict({"row": list(range(103))}).shuffle(seed=42)["row"]
-    assert [row["extra_info"]["index"] for row in split.train + split.validation] == list(theirs)
-    assert len(split.train) == int(103 * 0.8)
+    assert [row["extra_info"]["index"] for row in train + validation] == list(theirs)
+    assert len(train) == int(103 * 0.8)
 
 
 def test_every_filter_drops_its_rows_and_counts_them_once():
@@ -40,9 +40,9 @@ def test_every_filter_drops_its_rows_and_counts_them_once():
         Problem(6, "6", "exam problem", "1"),
         Problem(7, "7", "keep me too", "1"),
     ]
-    filtered = filter_problems(problems, benchmark_questions=["Exam problem"])
-    assert [problem.row for problem in filtered.kept] == [0, 7]
-    assert filtered.dropped == Counter(
+    kept, dropped = filter_problems(problems, benchmark_questions=["Exam problem"])
+    assert [problem.row for problem in kept] == [0, 7]
+    assert dropped == Counter(
         empty_problem=1,
         empty_answer=1,
         duplicate_problem=1,

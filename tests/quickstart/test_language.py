@@ -51,7 +51,7 @@ def test_accuracy_counts_the_problems_of_its_source_and_samples_show_both_answer
         for texts in ([r"\boxed{2}", "no", "no"], [r"so \boxed{2}", "no", r"\boxed{2}"])
     )
     assert accuracy(problems, before, "gsm_seen") == (0.5, pytest.approx(0.3536, abs=1e-4))
-    assert accuracy(problems, after, "gsm_new").mean == 1
+    assert accuracy(problems, after, "gsm_new").value == 1
     assert r"  after:  so \boxed{2}" in samples(problems, before, after)
 
 

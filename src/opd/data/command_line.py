@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from opd.data.math_sources import MathSource, Problem
 from opd.data.raw_files import RawFileError
-from opd.data.rows import Row, write_files
+from opd.data.rows import SCHEMA, Row, write_files
 
 EXIT_BAD_INPUT = 2
 SUMMARY_FILE = "summary.json"
@@ -40,8 +42,13 @@ def bare_parser(*, module: str, description: str, example: str) -> argparse.Argu
     )
 
 
-def make_parser(*, module: str, description: str, example: str, folder: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of a command that reads raw files; with `folder`, the output's below DATA_DIR, it has `--output-dir`."""
+def make_parser(
+    *, module: str, description: str, example: str, folder: str | None = None, sources: Sequence[MathSource] = ()
+) -> argparse.ArgumentParser:
+    """Return the parser of a command that reads raw files.
+
+    With `folder`, the output's below DATA_DIR, it has `--output-dir`; with `sources`, it has `--sets`, which leaves some out.
+    """
     parser = bare_parser(module=module, description=description, example=example)
     parser.add_argument(
         "--data-dir",
@@ -52,20 +59,10 @@ def make_parser(*, module: str, description: str, example: str, folder: str | No
     )
     if folder is not None:
         parser.add_argument("--output-dir", type=Path, metavar="DIR", help=f"default: DATA_DIR/{folder}")
+    if names := [source.name for source in sources]:
+        text = f"prepare only these of {', '.join(names)}"
+        parser.add_argument("--sets", nargs="+", choices=names, default=names, metavar="SET", help=text)
     return parser
-
-
-def add_sets_option(parser: argparse.ArgumentParser, sources: Sequence[MathSource]) -> None:
-    """Add `--sets`, which leaves data sets out."""
-    names = [source.name for source in sources]
-    parser.add_argument(
-        "--sets",
-        nargs="+",
-        choices=names,
-        default=names,
-        metavar="SET",
-        help=f"prepare only these of {', '.join(names)}",
-    )
 
 
 Prepared = tuple[Mapping[str, Sequence[Row]], Counter[str]]
@@ -88,20 +85,27 @@ def prepare_sources(
     """
     chosen = [source for source in sources if source.name in arguments.sets]
     problems = {source.name: source.read(arguments.data_dir / source.raw_path) for source in chosen}
-    output_dir = arguments.output_dir or arguments.data_dir / folder
-    tables, reports = dict[Path, Sequence[Row]](), list[SetReport]()
+    files, reports = dict[str, Sequence[Row]](), list[SetReport]()
     for source in chosen:
-        files, dropped = prepared(source, problems)
-        tables |= {output_dir / name: rows for name, rows in files.items()}
-        raw, num_written = arguments.data_dir / source.raw_path, {name: len(rows) for name, rows in files.items()}
+        found, dropped = prepared(source, problems)
+        files |= found
+        raw, num_written = arguments.data_dir / source.raw_path, {name: len(rows) for name, rows in found.items()}
         reports.append(SetReport(source.name, raw, len(problems[source.name]), dropped, num_written))
     facts = {name: getattr(arguments, name) for name in options}
-    write_files(tables, {output_dir / SUMMARY_FILE: summary_json(reports, facts)})
-    print_reports(reports, output_dir)
+    write_prepared(arguments.output_dir or arguments.data_dir / folder, files, reports, facts)
 
 
-def print_reports(reports: Sequence[SetReport], output_dir: Path) -> None:
-    """Print the counts in and out, drops by reason, and notes."""
+def write_prepared(
+    output_dir: Path,
+    tables: Mapping[str, Sequence[Row]],
+    reports: Sequence[SetReport],
+    options: dict[str, Any],
+    *,
+    schema: pa.Schema = SCHEMA,
+) -> None:
+    """Write every file and `summary.json`, or none, and print the counts in and out, drops by reason, and notes."""
+    texts = {output_dir / SUMMARY_FILE: summary_json(reports, options)}
+    write_files({output_dir / name: rows for name, rows in tables.items()}, texts, schema=schema)
     print(f"prepared in {output_dir}")
     for report in reports:
         written = ", ".join(f"{count} to {name}" for name, count in report.num_written.items()) or "none written"

@@ -5,25 +5,14 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
 
 import numpy as np
 
 from opd.data import command_line
 from opd.data.math_sources import BENCHMARKS, DAPO, VARIANTS, MathSource, Problem, Variant
 from opd.data.raw_files import RawFileError
-from opd.data.rows import Row, Split, benchmark_rows, prompt_row
+from opd.data.rows import Row, benchmark_rows, prompt_row
 from opd.experiment.sections import Data
-
-DropReason = Literal["empty_problem", "empty_answer", "conflicting_answers", "duplicate_problem", "benchmark_problem"]
-
-
-class Filtered(NamedTuple):
-    """Kept problems in their order, and drops by reason."""
-
-    kept: list[Problem]
-    dropped: Counter[str]
-    """By `DropReason`."""
 
 
 def normalised(question: str) -> str:
@@ -31,8 +20,10 @@ def normalised(question: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", question).casefold().split())
 
 
-def filter_problems(problems: Sequence[Problem], *, benchmark_questions: Iterable[str] = ()) -> Filtered:
-    """Drop problems that teach nothing or that validation asks; the first rule that applies is counted.
+def filter_problems(
+    problems: Sequence[Problem], *, benchmark_questions: Iterable[str] = ()
+) -> tuple[list[Problem], Counter[str]]:
+    """Return the problems that teach something and that validation does not ask, and drops by the first reason that applies.
 
     Args:
         problems: in the order of the raw file.
@@ -48,27 +39,20 @@ def filter_problems(problems: Sequence[Problem], *, benchmark_questions: Iterabl
     seen: set[str] = set()
     for problem in problems:
         identity = normalised(problem.question)
-        reason = _drop_reason(problem, identity, answers, seen, benchmark)
+        reasons = {
+            "empty_problem": not identity,
+            "empty_answer": not problem.answer,
+            "conflicting_answers": len(answers.get(identity, ())) > 1,
+            "duplicate_problem": identity in seen,
+            "benchmark_problem": identity in benchmark,
+        }
+        reason = next((reason for reason, applies in reasons.items() if applies), None)
         if reason is None:
             kept.append(problem)
         else:
             dropped[reason] += 1
         seen.add(identity)
-    return Filtered(kept, dropped)
-
-
-def _drop_reason(
-    problem: Problem, identity: str, answers: dict[str, set[str]], seen: set[str], benchmark: set[str]
-) -> DropReason | None:
-    if not identity:
-        return "empty_problem"
-    if not problem.answer:
-        return "empty_answer"
-    if len(answers[identity]) > 1:
-        return "conflicting_answers"
-    if identity in seen:
-        return "duplicate_problem"
-    return "benchmark_problem" if identity in benchmark else None
+    return kept, dropped
 
 
 FOLDER = "grpo_processed"
@@ -85,17 +69,10 @@ EXAMPLE = """\
     only DAPO, asking for an `Answer:` line (reward math_dapo)"""
 
 
-class TrainingSplit(NamedTuple):
-    """The two sides of the DAPO prompts."""
-
-    train: list[Row]
-    validation: list[Row]
-
-
 def split_training(
     problems: Iterable[Problem], *, num_raw: int, train_ratio: float, seed: int, variant: Variant
-) -> TrainingSplit:
-    """Shuffle and split the problems, as rows.
+) -> tuple[list[Row], list[Row]]:
+    """Shuffle and split the problems; return the rows of training and of validation.
 
     The permutation is drawn over the *raw* rows, so that a dropped row moves no other row to the other side. It is
     the one that Hugging Face's `Dataset.shuffle(seed)` draws.
@@ -109,14 +86,14 @@ def split_training(
     permutation = np.random.default_rng(seed).permutation(num_raw).tolist()
     num_train = int(num_raw * train_ratio)
 
-    def rows_of(side: list[int], split: Split) -> list[Row]:
+    def rows_of(side: list[int], split: str) -> list[Row]:
         return [
             prompt_row(by_row[row], data_source=DAPO.data_source, split=split, variant=variant)
             for row in side
             if row in by_row
         ]
 
-    return TrainingSplit(rows_of(permutation[:num_train], "train"), rows_of(permutation[num_train:], "val"))
+    return rows_of(permutation[:num_train], "train"), rows_of(permutation[num_train:], "val")
 
 
 def prepare(arguments: argparse.Namespace) -> None:
@@ -137,10 +114,10 @@ def _training_files(problems: dict[str, list[Problem]], arguments: argparse.Name
     raw = problems[DAPO.name]
     benchmarks = [problem.question for source in BENCHMARKS for problem in problems.get(source.name, ())]
     kept, dropped = filter_problems(raw, benchmark_questions=benchmarks)
-    split = split_training(
+    train, validation = split_training(
         kept, num_raw=len(raw), train_ratio=arguments.train_ratio, seed=arguments.seed, variant=arguments.variant
     )
-    files = {TRAIN_FILE: split.train, VALIDATION_FILE: split.validation}
+    files = {TRAIN_FILE: train, VALIDATION_FILE: validation}
     for name, rows in files.items():
         if not rows:
             raise RawFileError(
@@ -157,8 +134,8 @@ def main(argv: list[str] | None = None) -> None:
         description="Prepares DAPO-Math-17k for training (80/20 split) and AIME24, AIME25 and MATH-500 for validation.",
         example=EXAMPLE,
         folder=FOLDER,
+        sources=(DAPO, *BENCHMARKS),
     )
-    command_line.add_sets_option(parser, (DAPO, *BENCHMARKS))
     parser.add_argument(
         "--variant", choices=VARIANTS, default="boxed", help="instruction of every prompt (default: boxed)"
     )

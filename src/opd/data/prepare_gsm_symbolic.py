@@ -13,7 +13,7 @@ import pyarrow as pa
 from opd.data import command_line
 from opd.data.gsm_templates import Drawing, Template
 from opd.data.math_sources import Problem
-from opd.data.rows import CONVERSATIONS, SCHEMA, Row, Split, prompt_row, write_files
+from opd.data.rows import CONVERSATIONS, SCHEMA, Row, prompt_row, write_files
 from opd.data.wheels import Wheel, open_wheel
 from opd.experiment.algorithm import MESSAGES
 
@@ -46,7 +46,7 @@ def drawings(template: Template, rng: random.Random, count: int) -> list[Drawing
     return list(found.values())
 
 
-def gsm_row(drawing: Drawing, *, name: str, index: int, data_source: str, split: Split) -> Row | None:
+def gsm_row(drawing: Drawing, *, name: str, index: int, data_source: str, split: str) -> Row | None:
     """Return the row in verl's columns with the conversation of the worked solution; None where no number is the answer."""
     steps, _, answer = drawing.solution.rpartition("####")
     answer = answer.strip().replace(",", "")
@@ -66,7 +66,7 @@ def split_rows(templates: dict[str, Template]) -> Iterator[tuple[str, Row]]:
         count = NUM_NEW if is_new else NUM_SEEN + NUM_TRAIN
         for index, drawing in enumerate(drawings(template, random.Random(f"{SEED}:{name}"), count)):
             source = NEW if is_new else SEEN if index < NUM_SEEN else TRAIN
-            split: Split = "train" if source == TRAIN else "val"
+            split = "train" if source == TRAIN else "val"
             row = gsm_row(drawing, name=name, index=index, data_source=source, split=split)
             if row is not None:
                 yield source, row

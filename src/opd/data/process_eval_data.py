@@ -33,8 +33,8 @@ def main(argv: list[str] | None = None) -> None:
         description="Prepares AIME24, AIME25 and MATH-500 for evaluation; every problem is kept, in its order.",
         example=EXAMPLE,
         folder=FOLDER,
+        sources=BENCHMARKS,
     )
-    command_line.add_sets_option(parser, BENCHMARKS)
     parser.add_argument(
         "--variants",
         nargs="+",

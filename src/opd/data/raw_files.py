@@ -71,10 +71,9 @@ def require_columns(raw: RawFile, layouts: Sequence[Iterable[str]]) -> None:
     if not missing:
         return
     known = " or ".join("(" + ", ".join(sorted(layout)) + ")" for layout in layouts)
-    for row, record in enumerate(raw.records):
-        for column in missing:
-            if column not in record:
-                raise RawFileError(
-                    f"{raw.path}: row {row + 1}: column {column!r} is missing; the published layout has {known}, "
-                    f"this row has ({', '.join(sorted(record))})"
-                )
+    lacking = ((row, column) for row in range(len(raw.records)) for column in missing if column not in raw.records[row])
+    row, column = next(lacking)
+    raise RawFileError(
+        f"{raw.path}: row {row + 1}: column {column!r} is missing; the published layout has {known}, "
+        f"this row has ({', '.join(sorted(raw.records[row]))})"
+    )

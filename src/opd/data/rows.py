@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +12,6 @@ from opd.data.math_sources import MathSource, Problem, Variant, with_instruction
 from opd.experiment.algorithm import MESSAGES
 
 Row = dict[str, Any]
-Split = Literal["train", "val", "test"]
 
 # One schema, extra_info included: verl concatenates the files of a run, which fails where their structs differ.
 SCHEMA = pa.schema(
@@ -38,7 +37,7 @@ SCHEMA = pa.schema(
 CONVERSATIONS = pa.schema([(MESSAGES, SCHEMA.field("prompt").type)])
 
 
-def prompt_row(problem: Problem, *, data_source: str, split: Split, variant: Variant) -> Row:
+def prompt_row(problem: Problem, *, data_source: str, split: str, variant: Variant) -> Row:
     """Return one row in verl's columns."""
     return {
         "data_source": data_source,

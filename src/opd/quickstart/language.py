@@ -7,7 +7,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
-from opd.quickstart.report import Estimate, Report, mean_of, share
+from opd.evaluation.estimators import Estimate, clustered
+from opd.quickstart.report import Report, share
 
 MODEL, DATA = Path("build/lm/model"), Path("build/lm/data")
 ADAPTER = Path(__file__).parent / "gsm_teacher"
@@ -65,10 +66,10 @@ def measure(run_dir: Path, out: Path, rows: Sequence[Mapping[str, Any]], seed: i
         columns[source] = {label: accuracy(problems, found, source) for label, found in answers.items()}
     students = ("student before", "student after")
     columns["divergence"] = {
-        label: mean_of(divergences(models[label], models["teacher"], answers[label])) for label in students
+        label: clustered(divergences(models[label], models["teacher"], answers[label])) for label in students
     }
-    right = {label: accuracy(problems, found).mean for label, found in answers.items()}
-    before, after = (columns["divergence"][label].mean for label in students)
+    right = {label: accuracy(problems, found).value for label, found in answers.items()}
+    before, after = (columns["divergence"][label].value for label in students)
     return Report(
         columns=columns,
         facts={title: {label: one._asdict() for label, one in found.items()} for title, found in columns.items()},

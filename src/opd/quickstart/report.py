@@ -1,30 +1,20 @@
 """A quickstart's measurements: estimates with standard errors as a table and as JSON, and the picture of the learning curve."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from opd.evaluation.estimators import Estimate
+
 _BLUE, _ORANGE, _GREY, _GREEN = "#2b6cb0", "#dd6b20", "#718096", "#2f855a"
 _SECONDS = {"start-up": "startup_seconds", "training": "train_seconds", "in all": "wall_seconds"}
-
-
-class Estimate(NamedTuple):
-    """A mean and its standard error."""
-
-    mean: float
-    error: float
 
 
 def share(num_right: float, num_all: int) -> Estimate:
     """Return a share with its binomial standard error."""
     mean = num_right / num_all
     return Estimate(mean, math.sqrt(mean * (1 - mean) / num_all))
-
-
-def mean_of(values: Sequence[float]) -> Estimate:
-    return Estimate(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))
 
 
 class Report(NamedTuple):
@@ -52,7 +42,7 @@ def print_report(report: Report, result: Mapping[str, Any], picture: Path) -> No
     print("\n" + f"{'':24s}" + "".join(f"{title:>24s}" for title in report.columns))
     for label in next(iter(report.columns.values())):
         found = (column.get(label) for column in report.columns.values())
-        cells = (f"{one.mean:.3f} ± {one.error:.3f} s.e." if one else "" for one in found)
+        cells = (f"{one.value:.3f} ± {one.standard_error:.3f} s.e." if one else "" for one in found)
         print(f"{label:24s}" + "".join(f"{cell:>24s}" for cell in cells))
     seconds = [f"{name} {result[key]:.0f} s" for name, key in _SECONDS.items()]
     print(*report.notes, f"{result['steps']} steps; {', '.join(seconds)}", sep="\n")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from functools import lru_cache, partial
+from functools import lru_cache
 from pickle import PicklingError
 from typing import Any
 
@@ -95,16 +95,16 @@ def misread(function: str, truths: Collection[str]) -> list[str]:
 
     Of a function that needs the pool, only truths that are neither a number nor a word are asked for, at most a hundred.
     """
-    if BUILTIN_FUNCTIONS[function].isolated:
-        asked = [truth for truth in truths if not _PLAIN_TRUTH.fullmatch(truth)][:_MAX_VERIFIED]
-        tasks = [ScoreTask(function, "", as_answer(function, truth), truth, {}, {}) for truth in asked]
+    isolated = BUILTIN_FUNCTIONS[function].isolated
+    asked = [one for one in truths if not _PLAIN_TRUTH.fullmatch(one)][:_MAX_VERIFIED] if isolated else list(truths)
+    tasks = [ScoreTask(function, "", as_answer(function, truth), truth, {}, {}) for truth in asked]
+    if isolated:
         with closing(new_pool()) as pool:
             outcomes = [_submitted(pool, task, DEFAULT_TRUTH_S) for task in tasks]
             found = [_result(outcome.result()) for outcome in outcomes]
     else:
-        asked, scorer = list(truths), BUILTIN_FUNCTIONS[function].scorer
         try:
-            found = [scored(partial(scorer, as_answer(function, truth), truth), ImportError) for truth in asked]
+            found = [_run_here(task) for task in tasks]
         except ImportError:
             return []
     verdicts = zip(asked, found, strict=True)

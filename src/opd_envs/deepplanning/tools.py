@@ -4,6 +4,7 @@ Descriptions, and replies of calls that find nothing, are in our own words (`opd
 """
 
 import datetime
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Annotated, Any
@@ -23,37 +24,31 @@ from opd_envs.deepplanning.layout import (
     TRAINS,
     Table,
 )
-from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Description, Labels
+from opd_envs.deepplanning.scoring.plan import amount
+from opd_envs.deepplanning.words import DESCRIPTIONS, LABELS, Labels
 
 Text = Annotated[str, Field(max_length=200)]
 Day = Annotated[datetime.date, Field(json_schema_extra={"type": "string"})]
 Row = Mapping[str, str]
 
+
+def _camel(columns: str) -> dict[str, str]:
+    """Return columns by their names in replies: `hotelStar` of `hotel_star`."""
+    return {re.sub("_([a-z])", lambda letter: letter[1].upper(), column): column for column in columns.split()}
+
+
 _SEGMENT = {
     "arrCityName": "destination_city",
-    "arrStationCode": "arr_station_code",
-    "arrStationName": "arr_station_name",
+    **_camel("arr_station_code arr_station_name"),
     "depCityName": "origin_city",
-    "depStationCode": "dep_station_code",
-    "depStationName": "dep_station_name",
-    "duration": "duration",
+    **_camel("dep_station_code dep_station_name duration"),
     "arrDateTime": "arr_datetime",
     "depDateTime": "dep_datetime",
 }
 _TRAIN = _SEGMENT | {"marketingTransportName": "train_type", "marketingTransportNo": "train_no"}
 _FLIGHT = _SEGMENT | {"marketingTransportName": "airline", "marketingTransportNo": "flight_no"}
-_EQUIPMENT = {"equipSize": "equip_size", "equipType": "equip_type", "manufacturer": "manufacturer"}
-_HOTEL = {
-    "name": "name",
-    "address": "address",
-    "latitude": "latitude",
-    "longitude": "longitude",
-    "decorationTime": "decoration_time",
-    "hotelStar": "hotel_star",
-    "price": "price",
-    "score": "score",
-    "brand": "brand",
-}
+_EQUIPMENT = _camel("equip_size equip_type manufacturer")
+_HOTEL = _camel("name address latitude longitude decoration_time hotel_star price score brand")
 _SAME_NAMES = "latitude longitude price_per_person cuisine opening_time closing_time nearby_attraction_name rating"
 _RESTAURANT = {"name": "restaurant_name", **{name: name for name in _SAME_NAMES.split()}}
 _ATTRACTION_NUMBERS = ("rating", "min_visit_hours", "max_visit_hours", "ticket_price")
@@ -103,7 +98,7 @@ def _routes(
             labels.segment.format(number): _segment(row, labels, keys, last_keys or {})
             for number, row in enumerate(segments, start=1)
         }
-        routes.append(route | {"price": _number(segments[0]["price"], 0.0)})
+        routes.append(route | {"price": amount(segments[0]["price"]) or 0.0})
     return routes
 
 
@@ -125,7 +120,7 @@ def _hotels(case: Case, arguments: Any) -> Reply:
 
 def _attraction(case: Case, arguments: Any) -> Reply:
     row = _one(case, ATTRACTIONS, "attraction_name", arguments.attraction_name)
-    return {**row, **{name: _number(row[name], None) for name in _ATTRACTION_NUMBERS}}
+    return {**row, **{name: amount(row[name]) for name in _ATTRACTION_NUMBERS}}
 
 
 def _attractions(case: Case, arguments: Any) -> Reply:
@@ -190,15 +185,8 @@ def _listed(column: str, row: Row) -> dict[str, Any]:
     return {column: row[column].split(_LIST_SEPARATOR)} if row[column].strip() else {}
 
 
-def _number(text: str, default: float | None) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return default
-
-
 def _whole(text: str) -> int | None:
-    value = _number(text, None)
+    value = amount(text)
     return None if value is None else int(value)
 
 
@@ -219,16 +207,15 @@ _TOOLS: Mapping[str, tuple[str, Callable[[Case, Any], Reply]]] = {
 
 def tools_in(language: Language) -> dict[str, Tool]:
     """Return the tools with descriptions in a language; they answer in the language of the case."""
-    return {name: _tool(name, DESCRIPTIONS[language][name], *given) for name, given in _TOOLS.items()}
+    return {name: _tool(name, DESCRIPTIONS[language], *given) for name, given in _TOOLS.items()}
 
 
-def _tool(name: str, words: Description, arguments: str, run: Callable[[Case, Any], Reply]) -> Tool:
+def _tool(name: str, words: Mapping[str, str], arguments: str, run: Callable[[Case, Any], Reply]) -> Tool:
     fields: dict[str, Any] = {}
     for argument in arguments.split():
         bare = argument.rstrip("?")
         kind: Any = Day if bare.endswith("Date") else Text
-        if bare == argument:
-            fields[bare] = (kind, Field(description=words.arguments[bare]))
-        else:
-            fields[bare] = (kind | None, Field(default=None, description=words.arguments[bare]))
-    return Tool(name, words.tool, create_model(name, __base__=Arguments, **fields), run)
+        text = words.get(f"{name}.{bare}", words[bare])
+        needed = (kind, Field(description=text))
+        fields[bare] = needed if bare == argument else (kind | None, Field(default=None, description=text))
+    return Tool(name, words[name], create_model(name, __base__=Arguments, **fields), run)

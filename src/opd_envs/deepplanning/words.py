@@ -6,13 +6,6 @@ from typing import NamedTuple
 from opd_envs import Language
 
 
-class Description(NamedTuple):
-    """Description of a tool, and of its arguments by name."""
-
-    tool: str
-    arguments: Mapping[str, str]
-
-
 class Labels(NamedTuple):
     """Words in replies; the first four are the benchmark's."""
 
@@ -48,124 +41,80 @@ LABELS: Mapping[Language, Labels] = {
     ),
 }
 
-
-_ROUTE_EN = {
-    "origin": "City of departure.",
-    "destination": "City of arrival.",
-    "depDate": "Day of departure, YYYY-MM-DD.",
-}
-_ROUTE_ZH = {"origin": "出发城市。", "destination": "到达城市。", "depDate": "出发日期，YYYY-MM-DD。"}
-
-DESCRIPTIONS: Mapping[Language, Mapping[str, Description]] = {
+DESCRIPTIONS: Mapping[Language, Mapping[str, str]] = {
     "en": {
-        "query_train_info": Description(
-            "Trains between two cities on a day, direct or with a change: each segment's stations, times, number, class "
-            "and seats left, and the price per person of the whole route.",
-            {**_ROUTE_EN, "seatClassName": "Only this class: First Class Seat, Second Class Seat or Business Seat."},
-        ),
-        "query_flight_info": Description(
-            "Flights between two cities on a day, direct or with a change: each segment's airports, times, number, class, "
-            "seats left and aircraft, and the price per person of the whole route.",
-            {**_ROUTE_EN, "seatClassName": "Only this class: Economy Class, Business Class or First Class."},
-        ),
-        "query_hotel_info": Description(
-            "Hotels at the destination with address, coordinates, stars, score, services and price per room and night.",
-            {
-                "destination": "City or district.",
-                "checkinDate": "First night, YYYY-MM-DD.",
-                "checkoutDate": "Day of leaving, YYYY-MM-DD.",
-                "hotelStar": "Only hotels of this many stars: one of 1 to 5.",
-                "hotelBrands": "Only one brand: Ji Hotel, Atour Hotel, Marriott, Hilton, Home Inn, Jinjiang Inn, "
-                "Hanting Hotel or Orange Hotel.",
-            },
-        ),
-        "query_attraction_details": Description(
-            "One attraction: coordinates, rating, opening hours, closing days, hours a visit takes, ticket price, type.",
-            {"attraction_name": "Exact name."},
-        ),
-        "recommend_attractions": Description(
-            "Attractions of the destination with what they are; plans may name these and no others.",
-            {
-                "city": "City.",
-                "attraction_type": "Only one type: Historical and Cultural, Natural Scenery, Art Exhibition, City "
-                "Landmark, Theme Park or Leisure Experience.",
-            },
-        ),
-        "search_location": Description(
-            "Coordinates of a place that another tool named: a station, airport, hotel, restaurant or attraction.",
-            {"place_name": "Exact name."},
-        ),
-        "query_road_route_info": Description(
-            "The way between two places: metres, minutes and cost. Up to 2 km is walked and costs nothing, more is by "
-            "taxi; the cost is of one car for four.",
-            {
-                "origin": "LATITUDE,LONGITUDE with six decimals each, as a tool gave them.",
-                "destination": "LATITUDE,LONGITUDE with six decimals each, as a tool gave them.",
-            },
-        ),
-        "recommend_restaurants": Description(
-            "Restaurants near a place: coordinates, price per person, cuisine, opening hours, rating, tags.",
-            {
-                "latitude": "Of the place, with six decimals, as a tool gave it.",
-                "longitude": "Of the place, with six decimals, as a tool gave it.",
-            },
-        ),
-        "query_restaurant_details": Description(
-            "One restaurant: coordinates, price per person, cuisine, opening hours, rating, tags.",
-            {"restaurant_name": "Exact name."},
-        ),
+        "query_train_info": "Trains between two cities on a day, direct or with a change: each segment's stations, "
+        "times, number, class and seats left, and the price per person of the whole route.",
+        "query_flight_info": "Flights between two cities on a day, direct or with a change: each segment's "
+        "airports, times, number, class, seats left and aircraft, and the price per person of the whole route.",
+        "query_hotel_info": "Hotels at the destination with address, coordinates, stars, score, services and price "
+        "per room and night.",
+        "query_attraction_details": "One attraction: coordinates, rating, opening hours, closing days, hours a "
+        "visit takes, ticket price, type.",
+        "recommend_attractions": "Attractions of the destination with what they are; plans may name these and no "
+        "others.",
+        "search_location": "Coordinates of a place that another tool named: a station, airport, hotel, restaurant "
+        "or attraction.",
+        "query_road_route_info": "The way between two places: metres, minutes and cost. Up to 2 km is walked and "
+        "costs nothing, more is by taxi; the cost is of one car for four.",
+        "recommend_restaurants": "Restaurants near a place: coordinates, price per person, cuisine, opening hours, "
+        "rating, tags.",
+        "query_restaurant_details": "One restaurant: coordinates, price per person, cuisine, opening hours, rating, "
+        "tags.",
+        "origin": "City of departure.",
+        "query_road_route_info.origin": "LATITUDE,LONGITUDE with six decimals each, as a tool gave them.",
+        "destination": "City of arrival.",
+        "query_hotel_info.destination": "City or district.",
+        "query_road_route_info.destination": "LATITUDE,LONGITUDE with six decimals each, as a tool gave them.",
+        "depDate": "Day of departure, YYYY-MM-DD.",
+        "seatClassName": "Only this class: First Class Seat, Second Class Seat or Business Seat.",
+        "query_flight_info.seatClassName": "Only this class: Economy Class, Business Class or First Class.",
+        "checkinDate": "First night, YYYY-MM-DD.",
+        "checkoutDate": "Day of leaving, YYYY-MM-DD.",
+        "hotelStar": "Only hotels of this many stars: one of 1 to 5.",
+        "hotelBrands": "Only one brand: Ji Hotel, Atour Hotel, Marriott, Hilton, Home Inn, Jinjiang Inn, Hanting "
+        "Hotel or Orange Hotel.",
+        "attraction_name": "Exact name.",
+        "city": "City.",
+        "attraction_type": "Only one type: Historical and Cultural, Natural Scenery, Art Exhibition, City Landmark, "
+        "Theme Park or Leisure Experience.",
+        "place_name": "Exact name.",
+        "latitude": "Of the place, with six decimals, as a tool gave it.",
+        "longitude": "Of the place, with six decimals, as a tool gave it.",
+        "restaurant_name": "Exact name.",
     },
     "zh": {
-        "query_train_info": Description(
-            "某日两城之间的火车，直达或换乘：每段的车站、时间、车次、席别和余票，以及全程每人票价。",
-            {**_ROUTE_ZH, "seatClassName": "只要此席别：一等座、二等座或商务座。"},
-        ),
-        "query_flight_info": Description(
-            "某日两城之间的航班，直飞或中转：每段的机场、时间、航班号、舱位、余票和机型，以及全程每人票价。",
-            {**_ROUTE_ZH, "seatClassName": "只要此舱位：经济舱、超级经济舱、公务舱或头等舱。"},
-        ),
-        "query_hotel_info": Description(
-            "目的地的酒店：地址、坐标、星级、评分、服务和每间每晚价格。",
-            {
-                "destination": "城市或区县。",
-                "checkinDate": "入住日期，YYYY-MM-DD。",
-                "checkoutDate": "离店日期，YYYY-MM-DD。",
-                "hotelStar": "只要此星级：1到5之一。",
-                "hotelBrands": "只要一个品牌：全季、亚朵、万豪、希尔顿、如家、锦江之星、汉庭或桔子。",
-            },
-        ),
-        "query_attraction_details": Description(
-            "一处景点：坐标、评分、开放时间、闭馆日、游玩时长、门票价格和类型。", {"attraction_name": "完整名称。"}
-        ),
-        "recommend_attractions": Description(
-            "目的地的景点及其简介；行程中只可写这些景点。",
-            {
-                "city": "城市。",
-                "attraction_type": "只要一种类型：历史文化、自然风光、艺术展览、城市地标、主题乐园或休闲体验。",
-            },
-        ),
-        "search_location": Description(
-            "其他工具给出的地点（车站、机场、酒店、餐厅、景点）的坐标。", {"place_name": "完整名称。"}
-        ),
-        "query_road_route_info": Description(
-            "两地之间的路程：米数、分钟数和费用。2公里以内步行，不花钱；更远则乘出租车，费用为一辆车，可坐四人。",
-            {
-                "origin": "纬度,经度，各六位小数，照抄工具给出的坐标。",
-                "destination": "纬度,经度，各六位小数，照抄工具给出的坐标。",
-            },
-        ),
-        "recommend_restaurants": Description(
-            "某地附近的餐厅：坐标、人均价格、菜系、营业时间、评分和标签。",
-            {
-                "latitude": "该地纬度，六位小数，照抄工具给出的坐标。",
-                "longitude": "该地经度，六位小数，照抄工具给出的坐标。",
-            },
-        ),
-        "query_restaurant_details": Description(
-            "一家餐厅：坐标、人均价格、菜系、营业时间、评分和标签。", {"restaurant_name": "完整名称。"}
-        ),
+        "query_train_info": "某日两城之间的火车，直达或换乘：每段的车站、时间、车次、席别和余票，以及全程每人票价。",
+        "query_flight_info": "某日两城之间的航班，直飞或中转：每段的机场、时间、航班号、舱位、余票和机型，以及全程每人票价。",
+        "query_hotel_info": "目的地的酒店：地址、坐标、星级、评分、服务和每间每晚价格。",
+        "query_attraction_details": "一处景点：坐标、评分、开放时间、闭馆日、游玩时长、门票价格和类型。",
+        "recommend_attractions": "目的地的景点及其简介；行程中只可写这些景点。",
+        "search_location": "其他工具给出的地点（车站、机场、酒店、餐厅、景点）的坐标。",
+        "query_road_route_info": "两地之间的路程：米数、分钟数和费用。2公里以内步行，不花钱；更远则乘出租车，费用为一辆车，可坐四人。",
+        "recommend_restaurants": "某地附近的餐厅：坐标、人均价格、菜系、营业时间、评分和标签。",
+        "query_restaurant_details": "一家餐厅：坐标、人均价格、菜系、营业时间、评分和标签。",
+        "origin": "出发城市。",
+        "query_road_route_info.origin": "纬度,经度，各六位小数，照抄工具给出的坐标。",
+        "destination": "到达城市。",
+        "query_hotel_info.destination": "城市或区县。",
+        "query_road_route_info.destination": "纬度,经度，各六位小数，照抄工具给出的坐标。",
+        "depDate": "出发日期，YYYY-MM-DD。",
+        "seatClassName": "只要此席别：一等座、二等座或商务座。",
+        "query_flight_info.seatClassName": "只要此舱位：经济舱、超级经济舱、公务舱或头等舱。",
+        "checkinDate": "入住日期，YYYY-MM-DD。",
+        "checkoutDate": "离店日期，YYYY-MM-DD。",
+        "hotelStar": "只要此星级：1到5之一。",
+        "hotelBrands": "只要一个品牌：全季、亚朵、万豪、希尔顿、如家、锦江之星、汉庭或桔子。",
+        "attraction_name": "完整名称。",
+        "city": "城市。",
+        "attraction_type": "只要一种类型：历史文化、自然风光、艺术展览、城市地标、主题乐园或休闲体验。",
+        "place_name": "完整名称。",
+        "latitude": "该地纬度，六位小数，照抄工具给出的坐标。",
+        "longitude": "该地经度，六位小数，照抄工具给出的坐标。",
+        "restaurant_name": "完整名称。",
     },
 }
+"""By the name of a tool, of an argument, or `TOOL.ARGUMENT` where the argument means something else in this tool."""
 
 REPORT_FORM: Mapping[Language, str] = {
     "en": (

@@ -90,8 +90,8 @@ class Database:
     def city(self, name: str) -> City | None:
         """Return the city of a name in either language, whose language is the name's; None where there is none."""
         for language in LANGUAGES:
-            for row in self._rows(language, "cities", "name = ?", name):
-                return City(row[0], language, *row[1:])
+            for city in self._cities(language, "name = ?", name):
+                return city
         return None
 
     def known_city(self, name: str) -> City:
@@ -107,12 +107,12 @@ class Database:
 
     def city_in(self, language: Language, city_id: int) -> City:
         """Return the city of an id, named in `language`."""
-        (row,) = self._rows(language, "cities", "id = ?", city_id)
-        return City(row[0], language, *row[1:])
+        (city,) = self._cities(language, "id = ?", city_id)
+        return city
 
     def cities(self, language: Language) -> list[City]:
         """Return all cities by id."""
-        return [City(row[0], language, *row[1:]) for row in self._rows(language, "cities", "TRUE ORDER BY id")]
+        return self._cities(language, "TRUE ORDER BY id")
 
     def places(self, city: City, kind: PlaceKind) -> list[Place]:
         """Return all entries of a kind in a city, by id, in the city's language."""
@@ -141,6 +141,9 @@ class Database:
         """Close the connections, also for the views that `in_episode` returned."""
         for connection in self._connections.values():
             connection.close()
+
+    def _cities(self, language: Language, where: str, *values: object) -> list[City]:
+        return [City(row[0], language, *row[1:]) for row in self._rows(language, "cities", where, *values)]
 
     def _place(self, row: tuple[Any, ...]) -> Place:
         place = Place(*row)

@@ -41,18 +41,18 @@ class Place(NamedTuple):
     """Position within the city, in metres."""
     price: int
     """Per room and night (hotel), per person and meal (restaurant), per person (attraction)."""
-    category: str
+    category: str = ""
     """Cuisine of a restaurant, kind of an attraction; empty for a hotel."""
-    stars: int
+    stars: int = 0
     """Of a hotel, 2 to 5; else 0."""
-    features: tuple[str, ...]
+    features: tuple[str, ...] = ()
     """Of a hotel; else empty."""
-    opens: int
-    closes: int
+    opens: int = 0
+    closes: int = MINUTES_PER_DAY
     """In minutes from midnight; hotels never close."""
-    closed_weekday: int
+    closed_weekday: int = NEVER_CLOSED
     """0 = Monday ... 6 = Sunday, or `NEVER_CLOSED`."""
-    visit_minutes: int
+    visit_minutes: int = 0
     """The shortest visit of an attraction that is one; else 0."""
 
 

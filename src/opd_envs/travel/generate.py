@@ -13,7 +13,7 @@ from opd_envs.travel.answers import right_answer
 from opd_envs.travel.constraints import judge
 from opd_envs.travel.database import Database
 from opd_envs.travel.entries import PLACE_KINDS, City, Mode, clock
-from opd_envs.travel.itinerary import cost, follow
+from opd_envs.travel.itinerary import follow
 from opd_envs.travel.plan import parse_plan
 from opd_envs.travel.schedule import DayPlan, Route, Scheduler, Unplannable, connected, round_trip
 from opd_envs.travel.task import HardConstraints, Question, Trip
@@ -136,15 +136,14 @@ def _trip(
         else Route((origin,), {}, {})
     )
     days = Scheduler(database, rng).plan(route, start_date)
-    people = rng.randint(1, MAX_PEOPLE)
     bare = Trip(
         origin=origin.name,
         destinations=tuple(city.name for city, _ in stays) or (origin.name,),
         start_date=start_date,
         num_days=len(days),
-        num_people=people,
+        num_people=rng.randint(1, MAX_PEOPLE),
     )
-    total = cost(follow(parse_plan(plan_text(days, 0)), bare, database), people)
+    total = follow(parse_plan(plan_text(days, 0)), bare, database).cost
     task = bare.model_copy(update={"hard": _demands(rng, route, days, total, mode, num_demands)})
     solution = plan_text(days, total)
     judgement = judge(parse_plan(solution), task, database)

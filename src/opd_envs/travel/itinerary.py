@@ -43,11 +43,32 @@ class Night(NamedTuple):
 class Itinerary(NamedTuple):
     """A whole plan, looked up."""
 
+    task: TripTask
+    plan: Plan
     origin: City
     destinations: tuple[City, ...]
     stops: tuple[Stop, ...]
     nights: tuple[Night, ...]
     """One a day, the last day's too."""
+
+    def places(self) -> Iterator[tuple[Stop, Place]]:
+        """Yield the stops at sights and restaurants that exist."""
+        return ((stop, stop.place) for stop in self.stops if stop.place is not None)
+
+    def trips(self) -> Iterator[tuple[Stop, Trip]]:
+        """Yield the stops that are trips that exist."""
+        return ((stop, stop.trip) for stop in self.stops if stop.trip is not None)
+
+    def hotels(self) -> Iterator[Place]:
+        """Yield the hotels of all nights that exist."""
+        return (night.hotel for night in self.nights if night.hotel is not None)
+
+    @property
+    def cost(self) -> int:
+        """The cost of everything that exists in the plan, for the whole party; two share a room."""
+        heads = sum(entry.price for stop in self.stops if (entry := stop.place or stop.trip) is not None)
+        people = self.task.num_people
+        return heads * people + sum(hotel.price for hotel in self.hotels()) * ((people + 1) // 2)
 
 
 def follow(plan: Plan, task: TripTask, database: Database) -> Itinerary:
@@ -69,7 +90,7 @@ def follow(plan: Plan, task: TripTask, database: Database) -> Itinerary:
                 here = database.city_in(here.language, trip.to_city_id)
         hotel = None if day.hotel is None else database.place(here, day.hotel)
         nights.append(Night(day.hotel, hotel if hotel is not None and hotel.kind == "hotel" else None))
-    return Itinerary(origin, tuple(destinations), tuple(stops), tuple(nights))
+    return Itinerary(task, plan, origin, tuple(destinations), tuple(stops), tuple(nights))
 
 
 def _entry(activity: Activity, here: City, database: Database) -> tuple[Place | None, Trip | None]:
@@ -79,30 +100,3 @@ def _entry(activity: Activity, here: City, database: Database) -> tuple[Place | 
         return None, trip if trip is not None and trip.mode == activity.type else None
     place = database.place(here, activity.name)
     return place if place is not None and place.kind == kind else None, None
-
-
-def cost(itinerary: Itinerary, num_people: int) -> int:
-    """Return the cost of everything that exists in the plan, for the whole party; two share a room."""
-    heads = sum(entry.price for stop in itinerary.stops if (entry := stop.place or stop.trip) is not None)
-    rooms = sum(night.hotel.price for night in itinerary.nights if night.hotel is not None)
-    return heads * num_people + rooms * ((num_people + 1) // 2)
-
-
-class Case(NamedTuple):
-    """One plan to judge."""
-
-    task: TripTask
-    plan: Plan
-    itinerary: Itinerary
-
-    def places(self) -> Iterator[tuple[Stop, Place]]:
-        """Yield the stops at sights and restaurants that exist."""
-        return ((stop, stop.place) for stop in self.itinerary.stops if stop.place is not None)
-
-    def trips(self) -> Iterator[tuple[Stop, Trip]]:
-        """Yield the stops that are trips that exist."""
-        return ((stop, stop.trip) for stop in self.itinerary.stops if stop.trip is not None)
-
-    def hotels(self) -> Iterator[Place]:
-        """Yield the hotels of all nights that exist."""
-        return (night.hotel for night in self.itinerary.nights if night.hotel is not None)

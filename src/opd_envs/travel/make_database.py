@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.data.command_line import bare_parser
-from opd_envs import LANGUAGES, Language
+from opd_envs import LANGUAGES
 from opd_envs.database_folder import new_folder, write_manifest, written
 from opd_envs.travel.database import CREATE, DATABASE_FILES, FEATURE_SEPARATOR, Manifest
 from opd_envs.travel.world import MAX_CITIES, World, make_world
@@ -24,26 +24,26 @@ def write_database(folder: Path, *, seed: int, num_cities: int) -> Manifest:
         ValueError: there are no names for so many cities.
     """
     with new_folder(folder) as scratch:
-        world = make_world(seed=seed, num_cities=num_cities)
         for language, name in DATABASE_FILES.items():
-            _write_file(scratch / name, world, language)
+            world = make_world(language, seed=seed, num_cities=num_cities)
+            _write_file(scratch / name, world)
         return write_manifest(
             scratch,
             Manifest,
             DATABASE_FILES.values(),
             seed=seed,
             num_cities=num_cities,
-            num_rows={"cities": len(world.cities), "places": len(world.places), "trips": len(world.trips)},
+            num_rows={table: len(rows) for table, rows in world._asdict().items()},
         )
 
 
-def _write_file(path: Path, world: World, language: Language) -> None:
+def _write_file(path: Path, world: World) -> None:
     trips = sorted(world.trips, key=lambda trip: (trip.from_city_id, trip.to_city_id, trip.mode, trip.id))
     tables: dict[str, Sequence[tuple[Any, ...]]] = {
-        "cities": [(city.id, city.name, city.x_km, city.y_km) for city in world.cities_in(language)],
+        "cities": [(city.id, city.name, city.x_km, city.y_km) for city in world.cities],
         "places": [
             tuple(place._replace(features=FEATURE_SEPARATOR.join(place.features)))  # type: ignore[arg-type]
-            for place in sorted(world.places_in(language), key=lambda place: (place.city_id, place.kind, place.id))
+            for place in sorted(world.places, key=lambda place: (place.city_id, place.kind, place.id))
         ],
         "trips": trips,
     }

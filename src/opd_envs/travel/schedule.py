@@ -42,11 +42,8 @@ class DayPlan(NamedTuple):
 
     def entry(self, number: int) -> dict[str, object]:
         """Return the entry in the plan's JSON."""
-        activities = [visit.entry() for visit in self.visits]
-        if self.first_trip is not None:
-            activities.insert(0, _trip_entry(self.first_trip))
-        if self.last_trip is not None:
-            activities.append(_trip_entry(self.last_trip))
+        first, last = ([_trip_entry(trip)] if trip else [] for trip in (self.first_trip, self.last_trip))
+        activities = [*first, *(visit.entry() for visit in self.visits), *last]
         return {"day": number, "activities": activities, "hotel": None if self.hotel is None else self.hotel.name}
 
 

@@ -79,18 +79,26 @@ def _bounded(key: str, results: list[Answer]) -> Answer:
     return reply
 
 
-class TripSearch(Arguments):
-    """Arguments of `search_flights` and `search_trains`."""
+class CityPair(Arguments):
+    """Arguments of `city_distance`."""
 
     origin: CityName
     destination: CityName
+
+
+class TripSearch(CityPair):
+    """Arguments of `search_flights` and `search_trains`."""
+
     date: Date
     max_price: Price | None = Field(default=None, description="Highest price per person.")
 
 
+def _ends(database: Database, pair: CityPair) -> list[City]:
+    return [find_city(database, name, getattr(pair, name)) for name in ("origin", "destination")]
+
+
 def _search_trips(mode: Mode, database: Database, arguments: TripSearch) -> Answer:
-    origin = find_city(database, "origin", arguments.origin)
-    destination = find_city(database, "destination", arguments.destination)
+    origin, destination = _ends(database, arguments)
     trips = [
         trip
         for trip in database.trips(origin, destination, mode)
@@ -205,13 +213,6 @@ def _get_opening_hours(database: Database, arguments: HoursLookup) -> Answer:
     return reply
 
 
-class CityPair(Arguments):
-    """Arguments of `city_distance`."""
-
-    origin: CityName
-    destination: CityName
-
-
 class PlacePair(Arguments):
     """Arguments of `place_distance`."""
 
@@ -221,8 +222,7 @@ class PlacePair(Arguments):
 
 
 def _city_distance(database: Database, arguments: CityPair) -> Answer:
-    origin = find_city(database, "origin", arguments.origin)
-    destination = find_city(database, "destination", arguments.destination)
+    origin, destination = _ends(database, arguments)
     return {"km": city_distance_km(origin, destination)}
 
 
@@ -259,40 +259,23 @@ def _add_costs(_: Database, arguments: CostList) -> Answer:
 
 
 _HOTELS = "Hotels of a city, cheapest first; prices are per room and night, a room sleeps two."
+_RESTAURANTS = "Restaurants of a city, cheapest first; prices are per person."
+_SIGHTS = "Sights of a city, cheapest first; prices are per person."
 _PRICE = "Price of one hotel (room and night), restaurant (person) or sight (person)."
+_HOURS = "Opening hours of one place and the weekday it is closed."
+_WAY = "Distance between two places of a city in km, and the minutes it takes."
+_COSTS = "Total of prices times quantities, and what is left of a budget."
 _TRIPS = "Direct {}s from one city to another on a day, by departure; prices are per person."
-TOOLS: dict[str, Tool] = {
-    name: Tool(name, description, arguments, run)
-    for name, description, arguments, run in (
-        ("search_flights", _TRIPS.format("flight"), TripSearch, partial(_search_trips, "flight")),
-        ("search_trains", _TRIPS.format("train"), TripSearch, partial(_search_trips, "train")),
-        ("search_hotels", _HOTELS, HotelSearch, _search_hotels),
-        (
-            "search_restaurants",
-            "Restaurants of a city, cheapest first; prices are per person.",
-            RestaurantSearch,
-            _search_restaurants,
-        ),
-        (
-            "search_attractions",
-            "Sights of a city, cheapest first; prices are per person.",
-            AttractionSearch,
-            _search_attractions,
-        ),
-        ("get_price", _PRICE, PlaceLookup, _get_price),
-        (
-            "get_opening_hours",
-            "Opening hours of one place and the weekday it is closed.",
-            HoursLookup,
-            _get_opening_hours,
-        ),
-        ("city_distance", "Distance between two cities in km.", CityPair, _city_distance),
-        (
-            "place_distance",
-            "Distance between two places of a city in km, and the minutes it takes.",
-            PlacePair,
-            _place_distance,
-        ),
-        ("add_costs", "Total of prices times quantities, and what is left of a budget.", CostList, _add_costs),
-    )
+_TOOLS: dict[str, tuple[str, type[Arguments], Callable[[Database, Any], Answer]]] = {
+    "search_flights": (_TRIPS.format("flight"), TripSearch, partial(_search_trips, "flight")),
+    "search_trains": (_TRIPS.format("train"), TripSearch, partial(_search_trips, "train")),
+    "search_hotels": (_HOTELS, HotelSearch, _search_hotels),
+    "search_restaurants": (_RESTAURANTS, RestaurantSearch, _search_restaurants),
+    "search_attractions": (_SIGHTS, AttractionSearch, _search_attractions),
+    "get_price": (_PRICE, PlaceLookup, _get_price),
+    "get_opening_hours": (_HOURS, HoursLookup, _get_opening_hours),
+    "city_distance": ("Distance between two cities in km.", CityPair, _city_distance),
+    "place_distance": (_WAY, PlacePair, _place_distance),
+    "add_costs": (_COSTS, CostList, _add_costs),
 }
+TOOLS: dict[str, Tool] = {name: Tool(name, *given) for name, given in _TOOLS.items()}

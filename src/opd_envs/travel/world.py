@@ -1,24 +1,17 @@
 """The invented world of the database: cities, places and timetables as a function of a seed."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from opd_envs import Language
 from opd_envs.travel.database import PRICE_RANGES
-from opd_envs.travel.entries import NEVER_CLOSED, City, Mode, Place, Trip, city_distance_km
+from opd_envs.travel.entries import NEVER_CLOSED, City, Mode, Place, PlaceKind, Trip, city_distance_km
 
 
-class Word(NamedTuple):
-    """One word in both languages."""
-
-    en: str
-    zh: str
-
-
-def _words(text: str) -> tuple[Word, ...]:
-    pairs = (entry.partition("=") for entry in text.split(","))
-    return tuple(Word(en.strip(), zh.strip()) for en, _, zh in pairs)
+def _words(text: str) -> Mapping[Language, tuple[str, ...]]:
+    en, zh = zip(*(entry.split("=") for entry in text.split(", ")), strict=True)
+    return {"en": en, "zh": zh}
 
 
 # Invented: where a name happens to be a real city's, nothing else about it is, so that no memory answers for the database.
@@ -59,44 +52,21 @@ TRIPS_PER_PAIR = 4
 TRAIN_KM_PER_MINUTE = 4
 FLIGHT_KM_PER_MINUTE = 12
 ALL_WEEKDAYS = 0b1111111
-MAX_CITIES = len(CITY_HEADS) * len(CITY_TAILS)
-
-
-class Named(NamedTuple):
-    """An entry with its words in both languages; the record itself has no text."""
-
-    record: Place
-    name: Word
-    category: Word
-    features: tuple[Word, ...]
+MAX_CITIES = len(CITY_HEADS["en"]) * len(CITY_TAILS["en"])
 
 
 class World(NamedTuple):
-    """All entries, with their names in both languages."""
+    """All entries, in one language."""
 
     cities: list[City]
-    """Named in English."""
-    city_names: list[Word]
-    places: list[Named]
+    places: list[Place]
     trips: list[Trip]
 
-    def cities_in(self, language: Language) -> Iterator[City]:
-        """Yield the cities named in a language."""
-        for city, name in zip(self.cities, self.city_names, strict=True):
-            yield city._replace(language=language, name=getattr(name, language))
 
-    def places_in(self, language: Language) -> Iterator[Place]:
-        """Yield the places with their texts in a language."""
-        for named in self.places:
-            yield named.record._replace(
-                name=getattr(named.name, language),
-                category=getattr(named.category, language),
-                features=tuple(getattr(feature, language) for feature in named.features),
-            )
-
-
-def make_world(*, seed: int, num_cities: int) -> World:
+def make_world(language: Language, *, seed: int, num_cities: int) -> World:
     """Return the world of a seed; the same on every machine and Python version that this project supports.
+
+    Languages differ in words alone.
 
     Raises:
         ValueError: fewer than 2 cities, or more than there are names for.
@@ -104,73 +74,58 @@ def make_world(*, seed: int, num_cities: int) -> World:
     if not 2 <= num_cities <= MAX_CITIES:
         raise ValueError(f"num_cities = {num_cities}: must be between 2 and {MAX_CITIES}, the names there are")
     rng = random.Random(f"{seed}:cities")
-    every = [Word(head.en + tail.en, head.zh + tail.zh) for head in CITY_HEADS for tail in CITY_TAILS]
+    every = [head + tail for head in CITY_HEADS[language] for tail in CITY_TAILS[language]]
     names = rng.sample(every, num_cities)
     cities = [
-        City(index, "en", name.en, rng.randrange(MAP_KM), rng.randrange(MAP_KM)) for index, name in enumerate(names)
+        City(index, language, name, rng.randrange(MAP_KM), rng.randrange(MAP_KM)) for index, name in enumerate(names)
     ]
-    places = [named for city in cities for named in _places(random.Random(f"{seed}:places:{city.id}"), city)]
-    trips = _trips(random.Random(f"{seed}:trips"), cities)
-    return World(cities, names, places, trips)
+    places = [place for city in cities for place in _places(random.Random(f"{seed}:places:{city.id}"), city)]
+    return World(cities, places, _trips(random.Random(f"{seed}:trips"), cities))
 
 
 def _price(rng: random.Random, kind: str) -> int:
     return rng.randint(*PRICE_RANGES[kind])
 
 
-def _places(rng: random.Random, city: City) -> Iterator[Named]:
+def _places(rng: random.Random, city: City) -> Iterator[Place]:
     """Yield a city's hotels, restaurants and attractions; no name comes twice in a city."""
-    rows = (
+    rows: tuple[tuple[PlaceKind, int, Mapping[Language, tuple[str, ...]]], ...] = (
         ("hotel", HOTELS_PER_CITY, HOTEL_TAILS),
         ("restaurant", RESTAURANTS_PER_CITY, RESTAURANT_TAILS),
         ("attraction", ATTRACTIONS_PER_CITY, ATTRACTION_KINDS),
     )
+    space = " " if city.language == "en" else ""
     for kind, num, tails in rows:
-        every = [(head, tail) for head in PLACE_HEADS for tail in tails]
+        every = [(head, tail) for head in PLACE_HEADS[city.language] for tail in tails[city.language]]
         for offset, (head, tail) in enumerate(rng.sample(every, num)):
-            name = Word(f"{head.en} {tail.en}", head.zh + tail.zh)
-            bare = Place(
-                kind=kind,  # type: ignore[arg-type]  # a literal of the table above
-                id=city.id * num + offset,
-                city_id=city.id,
-                name="",
-                x_m=rng.randrange(2 * CITY_RADIUS_M),
-                y_m=rng.randrange(2 * CITY_RADIUS_M),
-                price=_price(rng, kind),
-                category="",
-                stars=0,
-                features=(),
-                opens=0,
-                closes=24 * 60,
-                closed_weekday=NEVER_CLOSED,
-                visit_minutes=0,
-            )
-            yield _DETAILS[kind](rng, bare, name, tail)
+            x, y = rng.randrange(2 * CITY_RADIUS_M), rng.randrange(2 * CITY_RADIUS_M)
+            bare = Place(kind, city.id * num + offset, city.id, head + space + tail, x, y, _price(rng, kind))
+            yield bare._replace(**_DETAILS[kind](rng, city.language, tail))
 
 
-def _hotel(rng: random.Random, bare: Place, name: Word, _: Word) -> Named:
-    features = rng.sample(HOTEL_FEATURES, rng.randint(1, 4))
-    ordered = tuple(feature for feature in HOTEL_FEATURES if feature in features)
-    return Named(bare._replace(stars=rng.randint(2, 5)), name, Word("", ""), ordered)
+def _hotel(rng: random.Random, language: Language, _: str) -> dict[str, Any]:
+    every = HOTEL_FEATURES[language]
+    features = rng.sample(every, rng.randint(1, 4))
+    return {"stars": rng.randint(2, 5), "features": tuple(feature for feature in every if feature in features)}
 
 
-def _restaurant(rng: random.Random, bare: Place, name: Word, _: Word) -> Named:
-    record = bare._replace(
-        opens=rng.choice((9, 10, 11)) * 60,
-        closes=rng.choice((20, 21, 22)) * 60,
-        closed_weekday=_closed_weekday(rng, share=0.2),
-    )
-    return Named(record, name, rng.choice(CUISINES), ())
+def _restaurant(rng: random.Random, language: Language, _: str) -> dict[str, Any]:
+    return {
+        "opens": rng.choice((9, 10, 11)) * 60,
+        "closes": rng.choice((20, 21, 22)) * 60,
+        "closed_weekday": _closed_weekday(rng, share=0.2),
+        "category": rng.choice(CUISINES[language]),
+    }
 
 
-def _attraction(rng: random.Random, bare: Place, name: Word, kind: Word) -> Named:
-    record = bare._replace(
-        opens=rng.choice((8, 9, 10)) * 60,
-        closes=rng.choice((17, 18, 19, 21)) * 60,
-        closed_weekday=_closed_weekday(rng, share=0.4),
-        visit_minutes=rng.choice((45, 60, 90, 120)),
-    )
-    return Named(record, name, kind, ())
+def _attraction(rng: random.Random, _: Language, kind: str) -> dict[str, Any]:
+    return {
+        "opens": rng.choice((8, 9, 10)) * 60,
+        "closes": rng.choice((17, 18, 19, 21)) * 60,
+        "closed_weekday": _closed_weekday(rng, share=0.4),
+        "category": kind,
+        "visit_minutes": rng.choice((45, 60, 90, 120)),
+    }
 
 
 _DETAILS = {"hotel": _hotel, "restaurant": _restaurant, "attraction": _attraction}
@@ -217,15 +172,6 @@ def _timetable(
                 departs = min(departs, 24 * 60 - 5 - minutes)  # everything arrives on the day it leaves
                 daily = part in (0, TRIPS_PER_PAIR - 1)
                 weekdays = ALL_WEEKDAYS if daily else rng.randint(1, ALL_WEEKDAYS)
-                yield Trip(
-                    mode,
-                    next_id,
-                    f"{prefix}{next_id}",
-                    start,
-                    end,
-                    departs,
-                    departs + minutes,
-                    weekdays,
-                    _price(rng, mode),
-                )
+                runs = departs, departs + minutes, weekdays, _price(rng, mode)
+                yield Trip(mode, next_id, f"{prefix}{next_id}", start, end, *runs)
                 next_id += 1

@@ -10,7 +10,7 @@ from opd_envs.scoring import last_block
 from opd_envs.travel.constraints import COMMONSENSE, HARD, judge
 from opd_envs.travel.entries import clock, minutes_of
 from opd_envs.travel.generate import generate_task
-from opd_envs.travel.itinerary import cost, follow
+from opd_envs.travel.itinerary import follow
 from opd_envs.travel.plan import parse_plan
 from opd_envs.travel.task import HardConstraints
 
@@ -33,7 +33,7 @@ class Reference:
     def judge(self, plan=None, *, task=None, restate: bool = True):
         plan = copy.deepcopy(self.plan if plan is None else plan)
         if restate:  # so that a change of the plan is not a change of its sum as well
-            plan["total_cost"] = cost(self.itinerary(plan), self.task.num_people)
+            plan["total_cost"] = self.itinerary(plan).cost
         return judge(parse_plan(f"<plan>{json.dumps(plan)}</plan>"), task or self.task, self.database)
 
 
@@ -121,7 +121,7 @@ def test_the_sum_counts_heads_tickets_and_rooms_for_two(database):
 def unmet(trip: Reference):
     """Return for each demand a value that this plan does not meet."""
     itinerary = trip.itinerary(trip.plan)
-    hotels = [night.hotel for night in itinerary.nights if night.hotel is not None]
+    hotels = list(itinerary.hotels())
     city = itinerary.destinations[0]
     places = {stop.place.name: stop.place.category for stop in itinerary.stops if stop.place is not None}
     mode = next(stop.trip.mode for stop in itinerary.stops if stop.trip is not None)

@@ -3,11 +3,11 @@
 import hashlib
 import os
 import random
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from opd.data.rows import CONVERSATIONS, SCHEMA, Row, write_files
+from opd.data import math_sources
+from opd.data.rows import CONVERSATIONS, SCHEMA, Row, prompt_row, write_files
 from opd.experiment.algorithm import MESSAGES
 
 DATA_SOURCE = "toy_add"
@@ -81,41 +81,19 @@ def split_problems() -> Splits:
     problems = all_problems()
     fractions = [hash_fraction(problem) for problem in problems]
     validation_end = HELDOUT_FRACTION + VALIDATION_FRACTION
-    splits = Splits(
+    return Splits(
         train=[p for p, f in zip(problems, fractions, strict=True) if f >= HELDOUT_FRACTION],
         heldout=[p for p, f in zip(problems, fractions, strict=True) if f < HELDOUT_FRACTION],
         validation=[p for p, f in zip(problems, fractions, strict=True) if HELDOUT_FRACTION <= f < validation_end],
     )
-    assert_disjoint(splits.train, splits.heldout)
-    return splits
-
-
-def assert_disjoint(train: Iterable[Problem], heldout: Iterable[Problem]) -> None:
-    """Raise ValueError, with an example, if a held-out pair is trained on in either order of its operands."""
-    held = {tuple(sorted(problem)): problem for problem in heldout}
-    leaks = [(problem, held[key]) for problem in train if (key := tuple(sorted(problem))) in held]
-    if leaks:
-        trained, kept = leaks[0]
-        raise ValueError(
-            f"{len(leaks)} training problem(s) ask for a held-out sum, for example {trained.question!r} in training and "
-            f"{kept.question!r} held out: a+b and b+a belong to the same side. Take both sides from split_problems()."
-        )
 
 
 def make_row(problem: Problem, split: str) -> Row:
     """Return one row in verl's columns; `extra_info.index` is `pair_index`, not its position in the file."""
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": problem.messages,
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": problem.answer},
-        "extra_info": {
-            "split": split,
-            "index": problem.pair_index,
-            "data_source": DATA_SOURCE,
-            "problem_id": problem.question.removesuffix("="),
-        },
-    }
+    asked = math_sources.Problem(
+        problem.pair_index, problem.question.removesuffix("="), problem.question, problem.answer
+    )
+    return prompt_row(asked, data_source=DATA_SOURCE, split=split, variant="none")
 
 
 def write_parquet(out_dir: str | os.PathLike[str], *, seed: int, as_conversations: bool = False) -> tuple[Path, Path]:

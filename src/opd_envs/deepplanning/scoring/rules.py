@@ -167,11 +167,9 @@ def essential_meal_coverage(trip: PlannedTrip) -> bool:
     """Check for two meals two hours apart on a day in one city; a trip's hour decides about other days."""
     for visited in visits(trip):
         bounds: list[tuple[int, int | None]] = [(2, None)] if visited.stays else []
-        hour = visited.departure() if visited.leaves else None
-        if hour is not None:
+        if (hour := visited.leaves_at) is not None:
             bounds.append((0, 0) if hour < 9 else (0, 1) if hour < 15 else (1, None))
-        hour = visited.arrival() if visited.arrives else None
-        if hour is not None:
+        if (hour := visited.arrives_at) is not None:
             bounds.append((2, None) if hour < 10 else (1, None) if hour < 15 else (0, 1))
         meals = _meals(visited.day)
         if not all(_enough(meals, at_least, at_most) for at_least, at_most in bounds):
@@ -191,9 +189,8 @@ def essential_attraction_coverage(trip: PlannedTrip) -> bool:
     """Check for two attractions, or four hours of one, on a day in one city; for one if a trip leaves the time for it."""
     for visited in visits(trip):
         num = sum(1 for _ in visited.day.of(ATTRACTION))
-        leaves = visited.departure() if visited.leaves else None
-        arrives = visited.arrival() if visited.arrives else None
-        has_time = (leaves is not None and leaves > 16) or (arrives is not None and arrives < 12)
+        arrives = 24 if visited.arrives_at is None else visited.arrives_at
+        has_time = (visited.leaves_at or 0) > 16 or arrives < 12
         too_short = visited.stays and num < 2 and _hours_for_attractions(visited.day) < _LONG_VISIT_HOURS
         if too_short or (not num and has_time):
             return False

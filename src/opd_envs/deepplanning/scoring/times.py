@@ -1,7 +1,7 @@
 """Rules of the benchmark on time feasibility, business hours and durations; each returns whether it holds."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from opd_envs.deepplanning.scoring.plan import (
@@ -73,7 +73,7 @@ def attraction_visit_within_opening_hours(trip: PlannedTrip) -> bool:
         opens, closes = map(minute_of, hours)
         return visit.slot is not None and opens is not None and closes is not None and within(visit.slot, opens, closes)
 
-    return bool(trip.entries.attractions) and all(is_open(*found) for found in _known(trip, ATTRACTION))
+    return _all(trip, ATTRACTION, is_open)
 
 
 def dining_within_service_hours(trip: PlannedTrip) -> bool:
@@ -83,7 +83,7 @@ def dining_within_service_hours(trip: PlannedTrip) -> bool:
         opens, closes = minute_of(row["opening_time"]), minute_of(row["closing_time"])
         return meal.slot is not None and (opens is None or closes is None or within(meal.slot, opens, closes))
 
-    return bool(trip.entries.restaurants) and all(is_open(*found) for found in _known(trip, MEAL))
+    return _all(trip, MEAL, is_open)
 
 
 def avoidance_of_closure_days(trip: PlannedTrip) -> bool:
@@ -109,7 +109,7 @@ def reasonable_duration_at_attractions(trip: PlannedTrip) -> bool:
             return False
         return shortest <= slot.length / 60 <= longest
 
-    return bool(trip.entries.attractions) and all(fits(*found) for found in _known(trip, ATTRACTION))
+    return _all(trip, ATTRACTION, fits)
 
 
 def reasonable_meal_duration(trip: PlannedTrip) -> bool:
@@ -144,11 +144,8 @@ def _place(activity: Activity, *, left: bool) -> str:
     return details.name or activity.type
 
 
-def _known(trip: PlannedTrip, activity_type: str) -> Iterator[tuple[Activity, Row]]:
-    """Yield the activities with an entry in the database; the sandbox's rules refuse the others."""
+def _all(trip: PlannedTrip, activity_type: str, holds: Callable[[Activity, Row], bool]) -> bool:
+    """Check the activities with an entry in the database; the sandbox's rules refuse the others."""
     table = trip.entries.attractions if activity_type == ATTRACTION else trip.entries.restaurants
-    return (
-        (activity, table[activity.details.name])
-        for activity in trip.plan.of(activity_type)
-        if activity.details.name in table
-    )
+    found = ((activity, table.get(activity.details.name)) for activity in trip.plan.of(activity_type))
+    return bool(table) and all(holds(activity, row) for activity, row in found if row is not None)

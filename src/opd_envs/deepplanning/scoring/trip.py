@@ -44,23 +44,11 @@ class Entries:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-
-    @cached_property
-    def hotels(self) -> dict[str, Row]:
-        return self._by_name(HOTELS, "name")
-
-    @cached_property
-    def attractions(self) -> dict[str, Row]:
-        return self._by_name(ATTRACTIONS, "attraction_name")
-
-    @cached_property
-    def restaurants(self) -> dict[str, Row]:
-        return self._by_name(RESTAURANTS, "restaurant_name")
-
-    @cached_property
-    def places(self) -> dict[str, Row]:
+        self.hotels = self._by_name(HOTELS, "name")
+        self.attractions = self._by_name(ATTRACTIONS, "attraction_name")
+        self.restaurants = self._by_name(RESTAURANTS, "restaurant_name")
+        self.places = self._by_name(LOCATIONS, "poi_name")
         """Everything that has coordinates."""
-        return self._by_name(LOCATIONS, "poi_name")
 
     @cached_property
     def _stations(self) -> dict[str, str]:
@@ -133,35 +121,30 @@ class Visited(NamedTuple):
     """A day and its part in the route."""
 
     day: Day
-    leaves: bool
-    """It leaves a visited city, in which the plan left the travellers, not home."""
-    arrives: bool
-    """It ends in a visited city."""
     stays: bool
     """It changes no city."""
-
-    def departure(self) -> float | None:
-        """Return the hour at which the first trip with a time leaves."""
-        return self._hours(0)
-
-    def arrival(self) -> float | None:
-        """Return the hour at which the first trip with a time arrives; of several too the first, as in the benchmark."""
-        return self._hours(1)
-
-    def _hours(self, end: int) -> float | None:
-        minutes = (stated_minutes(trip.time_slot)[end] for trip in self.day.of(INTERCITY))
-        return next((minute / 60 for minute in minutes if minute is not None), None)
+    leaves_at: float | None = None
+    """Hour at which its first trip with a time leaves a visited city, in which the plan left the travellers, not home."""
+    arrives_at: float | None = None
+    """Hour at which that trip arrives, on a day that ends in a visited city: of several trips too the first, as in the
+    benchmark."""
 
 
 def visits(trip: PlannedTrip) -> Iterator[Visited]:
     """Yield the plan's days in order."""
-    home = city(trip.task.origin)
-    here = home
+    home = here = city(trip.task.origin)
     for day in trip.plan.days:
         route = route_of(day.current_city)
         if route is None:
-            yield Visited(day, leaves=False, arrives=False, stays=True)
+            yield Visited(day, stays=True)
             continue
         origin, destination = route
-        yield Visited(day, leaves=origin == here != home, arrives=destination != home, stays=False)
+        leaves_at, arrives_at = _hour(day, 0), _hour(day, 1)
+        is_away, is_visit = origin == here != home, destination != home
+        yield Visited(day, False, leaves_at if is_away else None, arrives_at if is_visit else None)
         here = destination
+
+
+def _hour(day: Day, end: int) -> float | None:
+    minutes = (stated_minutes(trip.time_slot)[end] for trip in day.of(INTERCITY))
+    return next((minute / 60 for minute in minutes if minute is not None), None)

@@ -3,7 +3,6 @@
 A task looks one price up, in a database whose prices are drawn anew for every episode.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from opd.data.rows import Row, write_files
@@ -32,17 +31,20 @@ def place(name: str, folder: Path, *, seed: int) -> Path:
     Raises:
         ValueError: an unknown name.
     """
-    made: dict[str, Callable[[], Path]] = {
-        "database": lambda: make_world(folder / "database"),
-        "train": lambda: _write_tasks(folder, seed=seed)[0],
-        "heldout": lambda: _write_tasks(folder, seed=seed)[1],
-    }
     if name in MODELS:
         return MODELS[name]
-    if name not in made:
-        known = ", ".join(f"agent://{known}" for known in (*MODELS, *made))
+    files = {split: folder / f"{split}.parquet" for split in ("train", "heldout")}
+    paths = {"database": folder / "database", **files}
+    if name not in paths:
+        known = ", ".join(f"agent://{known}" for known in (*MODELS, *paths))
         raise ValueError(f"agent://{name}: unknown; known names are {known}")
-    return made[name]()
+    make_world(paths["database"])
+    if not (name == "database" or all(path.exists() for path in files.values())):
+        database = open_world(paths["database"])
+        train = rows(database, seed=seed, split="train", num_rows=NUM_TRAIN)
+        tables = {files["train"]: train, files["heldout"]: heldout_rows(database, seed=seed)}
+        write_files(tables, {}, schema=AGENT_SCHEMA)
+    return paths[name]
 
 
 def make_world(folder: Path) -> Path:
@@ -72,14 +74,3 @@ def rows(database: Database, *, seed: int, split: str, num_rows: int) -> list[Ro
 def heldout_rows(database: Database, *, seed: int) -> list[Row]:
     """Return a run's held-out tasks."""
     return rows(database, seed=HELDOUT_SEED + seed, split="val", num_rows=NUM_HELDOUT)
-
-
-def _write_tasks(folder: Path, *, seed: int) -> tuple[Path, Path]:
-    """Write a run's training and held-out tasks where they are missing; return their paths."""
-    paths = folder / "train.parquet", folder / "heldout.parquet"
-    if not all(path.exists() for path in paths):
-        database = open_world(folder / "database")
-        train = rows(database, seed=seed, split="train", num_rows=NUM_TRAIN)
-        tables = dict(zip(paths, (train, heldout_rows(database, seed=seed)), strict=True))
-        write_files(tables, {}, schema=AGENT_SCHEMA)
-    return paths
