@@ -28,9 +28,9 @@ class Cluster(FakeApi):
         self.num_streams, self._clock_s = 0, datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp()
 
     def add(self, name: str, *texts: str) -> None:
-        """Add lines a fifth of a second apart, so that streams overlap."""
-        for text in texts:
-            self._clock_s += 0.2
+        """Add lines a fifth of a second apart, some with one stamp, so that streams overlap."""
+        for number, text in enumerate(texts):
+            self._clock_s += 0.2 if number % 3 else 0.0
             stamp = datetime.fromtimestamp(self._clock_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
             self.logs.setdefault(name, []).append(f"{stamp} {text}")
 
@@ -45,7 +45,7 @@ class Cluster(FakeApi):
         name = path.split("/")[-2]
         if name in self.silent:
             raise ClusterError("connection refused", status=500)
-        since = str(query.get("sinceTime", ""))[:19]  # whole seconds
+        since = str(query.get("sinceTime", "")).replace("Z", ".000000000Z")
         self.shown[name] = (
             min(self.shown.get(name, 0) + 4, len(self.logs[name])) if "follow" in query else len(self.logs[name])
         )
@@ -71,14 +71,17 @@ def submitter(pod: Callable) -> Callable[..., Tree]:
 
 
 @pytest.fixture
-def follow(capsys: pytest.CaptureFixture[str]) -> Callable[[Cluster], tuple[list[str], list[str]]]:
+def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], tuple[list[str], list[str]]]:
     """Follow run r to its end; return what is printed and what is noted."""
+    said: list[str] = []
+    for module in ("opdctl.logs.pods", "opdctl.kube.client"):
+        monkeypatch.setattr(f"{module}.note", said.append)
 
     def run(api: Cluster) -> tuple[list[str], list[str]]:
-        PodFollower(api, "r", poll_s=0.0).follow()
+        printed: list[str] = []
+        PodFollower(api, "r", poll_s=0.0, out=printed.append).follow()
         assert api.script == []
-        seen = capsys.readouterr()
-        return seen.out.splitlines(), seen.err.splitlines()
+        return printed, said
 
     return run
 
@@ -130,20 +133,23 @@ def test_a_pod_that_stays_silent_at_the_end_is_given_up_and_the_store_is_named(
 
 
 def test_a_tail_leaves_out_no_later_line_and_a_further_stream_brings_no_earlier_one(
-    rayjob: Callable, submitter: Callable, capsys: pytest.CaptureFixture[str]
+    rayjob: Callable, submitter: Callable
 ) -> None:
     api = Cluster(rayjob())
     api.pods["s1"], api.logs["s1"] = submitter("s1", 1), []
-    follower = PodFollower(api, "r", tail=2)
+    printed: list[str] = []
+    follower = PodFollower(api, "r", tail=2, out=printed.append)
     follower._read("s1", follow=True)
     follower.tail = None
     api.add("s1", "a", "b", "c")
     follower._read("s1", follow=False)
-    follower = PodFollower(api, "r", tail=2)
+    assert printed == ["a", "b", "c"]
+    printed.clear()
+    follower = PodFollower(api, "r", tail=2, out=printed.append)
     follower._read("s1", follow=False)
     api.add("s1", "d")
     follower._read("s1", follow=False)
-    assert capsys.readouterr().out.splitlines() == ["a", "b", "c", "b", "c", "d"]
+    assert printed == ["b", "c", "d"]
 
 
 def test_the_pods_of_the_log_come_oldest_first(submitter: Callable) -> None:
