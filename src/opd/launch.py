@@ -118,7 +118,7 @@ def show(loaded: Loaded, args: argparse.Namespace) -> int:
             else:
                 print(f"no plan: kind {planned.kind} has none")
         return max(codes)
-    if args.plan:
+    if args.plan and not args.dry_run:
         apply_experiment(dump_spec(spec), is_final=not args.env)
         return print_plan(loaded)
     for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):

@@ -3,7 +3,7 @@
 A stage is a run of its own below the pipeline's folder in the store. It is finished if its run has a result under the spec
 that the stage has now; an unfinished stage resumes as any run does. Each process that runs a stage is an attempt of the
 pipeline's own run, whose step is the number of finished stages. In a cluster pods ask for a save in the pipeline's folder,
-and the running stage answers there.
+where a stage answers that trains or evaluates.
 """
 
 import contextlib

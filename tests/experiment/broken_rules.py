@@ -39,7 +39,7 @@ RULES = [
     ("opd", CARRIED | {"opd.stages": [{"rollouts": "teacher"}], "opd.teacher_answers": ["a.parquet"]},
      "opd.stages.0.rollouts", "nothing to carry over an update", {"opd.stages": [{"rollouts": "student"}]}),
     ("opd", CARRIED | {"opd.horizon": {"tokens": 512, "applies": "generate"}}, "opd.horizon.applies",
-     "may be a different one", {"opd.horizon.applies": "train"}),
+     "by data.max_response_length alone", {"opd.horizon.applies": "train"}),
     ("opd", CARRIED | {"data.train_batch_size": 256, "rollout.num_samples": 2, "rollout.in_flight": 511},
      "rollout.in_flight", "than an update trains on (512)", {"rollout.in_flight": 512}),
     ("opd", CARRIED | {"data.train_batch_size": 256, "rollout.in_flight": 513, "rollout.max_age": 3}, "rollout.max_age",

@@ -39,7 +39,7 @@ def test_another_hash_is_refused_with_each_difference_and_the_ways_out_and_write
     message = str(refused.value)
     assert "lr: (absent) -> 1e-06\n  model.path: 'a' -> 'b'\n  seed: 1 -> (absent)\n" in message
     assert "Choose another name (`--name NAME`, or the key `name`)" in message
-    assert f"`opdctl delete {local_store.url} --results`" in message
+    assert f"`opdctl delete {local_store.url} --results --yes`" in message
     assert refused.value.exit_code == 2
     assert not remote.root.exists()
 

@@ -93,7 +93,7 @@ def find_kuberay(api: KubeApi) -> str:
     crd = api.find(CRD_PATH)
     if crd is None:
         raise ToolError("there is no CRD rayjobs.ray.io: KubeRay is not installed", fix=INSTALL_KUBERAY)
-    if NEWEST_FIELD not in json.dumps(crd):
+    if f'"{NEWEST_FIELD}": {{' not in json.dumps(crd):
         text = f"the CRD rayjobs.ray.io has no field {NEWEST_FIELD}: older than {MIN_KUBERAY}"
         fix = f"an admin replaces the CRDs by KubeRay's of {MIN_KUBERAY} or newer with `kubectl replace`"
         raise ToolError(text, fix=fix)

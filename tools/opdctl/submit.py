@@ -108,7 +108,7 @@ def _check_spec(name: Name, spec: FileSpec) -> str:
     raise ToolError(
         f"run {name.run_id} is another experiment; changed keys (there -> here):\n{lines}",
         fix="choose another name (--name), restore the values to resume it, or delete it with what it trained: "
-        f"`opdctl delete {name.run_id} --claim --results`",
+        f"`opdctl delete {name.run_id} --claim --results --yes`",
         exit_code=EXIT_USAGE,
     )
 

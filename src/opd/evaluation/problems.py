@@ -68,7 +68,10 @@ def _are_distinct(indices: Sequence[object]) -> bool:
 
 
 def _apart(paths: Sequence[str]) -> list[str]:
-    """Return the folders and the file name of each path that not all share."""
-    parts = [PurePosixPath(path.rpartition("://")[2]).with_suffix("").parts for path in paths]
-    shared = set.intersection(*map(set, parts))
-    return [re.sub(r"[^\w.-]+", "_", "-".join(one for one in part if one not in shared)) for part in parts]
+    """Return what differs between the paths, without the folders and the file name that all share."""
+    parts = [list(PurePosixPath(path.rpartition("://")[2]).with_suffix("").parts) for path in paths]
+    for end in (0, -1):
+        while len(parts) > 1 and all(parts) and len({part[end] for part in parts}) == 1:
+            for part in parts:
+                del part[end]
+    return [""] if len(parts) == 1 else [re.sub(r"[^\w.-]+", "_", "-".join(part)) for part in parts]

@@ -130,7 +130,7 @@ class Stage(Section):
 
 
 class Horizon(Section):
-    tokens: Count | None = key("First tokens of a response that are trained on, in the first step; unset: all.", None)
+    tokens: Count | None = key("First tokens of a response that are trained on; unset: all.", None)
     applies: Literal["train", "generate"] = key("Mask the others, or do not generate them either.", "train")
 
 

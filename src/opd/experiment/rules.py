@@ -228,7 +228,7 @@ def _carried(spec: DistillationSpec) -> Problems:
     of_prompt = "it compares answers of one prompt, and carry trains them in different updates"
     sampled = "it needs tokens of the current student (reverse_kl does not); carry trains on earlier weights' tokens"
     complete = "of complete answers there is nothing to carry over an update"
-    shorter = "an answer ends in a later step, whose horizon may be a different one"
+    shorter = "carry ends an answer by data.max_response_length alone"
     by_rule = {
         of_prompt: _keys(spec, "policy.weight", "policy_weight") + _keys(spec, "reward_beta", "reward_beta"),
         sampled: _keys(spec, "loss_type", "loss_type", "sampled_reverse_kl"),

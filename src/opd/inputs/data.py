@@ -79,7 +79,7 @@ class _Seen:
 def _seen(path: str, data: DataSet) -> _Seen:
     checks = replace(
         data, key="", files=(), batch_size=None, max_samples=None, written=None
-    )  # alike of alike data sets
+    )  # equal for data sets with equal checks
     try:
         files = files_of(Path(path))
         return _look(tuple((file, (stat := file.stat()).st_mtime_ns, stat.st_size) for file in files), checks)
@@ -134,7 +134,7 @@ def _look(files: tuple[tuple[Path, int, int], ...], checks: DataSet) -> _Seen:
             messages = row[checks.how.wants]
             seen.shapes.update(said_in(messages, row.get(TOOLS) if checks.how.wants == MESSAGES else None))
             split = checks.split
-            seen.in_part += split.part in (None, part_of(messages, of=split.of, seed=split.seed))
+            seen.in_part += split.part is None or part_of(messages, of=split.of, seed=split.seed) == split.part
     for truth in misread(checks.scorer, truths) if truths else ():
         rule = f"have a ground truth that reward.function={checks.scorer} does not find right as its own answer"
         found["", rule, _WRITE_TRUTHS] += [f"{row} {truth[:_MAX_SHOWN_CHARS]!r}" for row in truths[truth]]

@@ -197,7 +197,7 @@ def fetch_model(key: str, path: str, revision: str | None) -> str | None:
     may be in the cache of verl's loaders.
 
     Raises:
-        SpecError: the repository holds no model that can be loaded. SpecError, ModelUnreadable: see `reading`.
+        SpecError: the repository holds no model that can be loaded. ModelUnreadable: see `reading`.
     """
     if revision is None and ("://" in path or not is_hub_id(path) or Path(path).exists()):
         return None

@@ -25,9 +25,11 @@ class Job:
     rows_per_step: int  # on one data-parallel rank
     mini_rows: int  # of one optimizer update, likewise
     train_tokens: int  # of one micro-batch of the student, at most
-    least_train_tokens: int | None = None  # to which the plan lowers these before it gives up what costs more time
+    least_train_tokens: int | None = (
+        None  # to which the plan lowers train_tokens before it gives up what costs more time
+    )
     score_tokens: int = 0  # of one forward without a gradient, at most
-    score_is_planned: bool = False  # the plan may lower these
+    score_is_planned: bool = False  # the plan may lower score_tokens
     checkpointing: Wish  # the backward recomputes activations, layer by layer
     compiled: bool = False
     workspace_bytes: int = 0  # of the head's logits

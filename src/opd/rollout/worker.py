@@ -207,7 +207,7 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
         return list(await asyncio.gather(*map(of_slot, slots)))
 
     async def _grow(self, begun: Begun, num_tokens: int) -> Growth:
-        """Return a piece of a row; verl's agent loop writes the prompt of the first."""
+        """Return a piece of a row; verl's agent loop writes the prompt of its first piece."""
         prompt, row = begun
         try:
             sampling = self._sampling(TRAIN, step=0) | {"logprobs": False}
@@ -236,7 +236,7 @@ class RolloutWorker(agent_loop.AgentLoopWorker):
         return self.num_finished
 
     def _agent_loop(self, name: str, client: Any, place: int | None = None) -> agent_loop.AgentLoopBase:
-        """Return verl's loop of one answer; the loops of a batch's prompt, by its place, write it once."""
+        """Return verl's loop of one answer; all answers to the prompt at a place share its token ids."""
         if name not in agent_loop._agent_loop_registry:
             raise KeyError(f"agent loop {name!r} is not registered; known: {sorted(agent_loop._agent_loop_registry)}")
         cls = hydra.utils.get_class(agent_loop._agent_loop_registry[name]["_target_"])

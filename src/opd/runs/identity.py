@@ -37,7 +37,7 @@ def settle_identity(
             f"run id {run_id!r} in {store.url} belongs to spec hash {other['spec_hash']}, this experiment has {spec_hash}. "
             f"The differences (stored -> this):\n{changes or '  (none in the identity fields: another hash version)'}\n"
             "a run id belongs to one experiment. Choose another name (`--name NAME`, or the key `name`), restore the stored "
-            f"values to resume, or delete the run with its results: `opdctl delete {store.url} --results`"
+            f"values to resume, or delete the run with its results: `opdctl delete {store.url} --results --yes`"
         )
     for store, stored in records if is_claimed else ():
         if stored is None or stored["spec_hash"] != spec_hash:

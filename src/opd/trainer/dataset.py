@@ -147,7 +147,7 @@ class PromptDataset(RLHFDataset):
         return list(self.dataframe[name]) if name in self.dataframe.column_names else None
 
     def keep(self, rows: Sequence[int], reason: str) -> None:
-        """Leave out all but these rows, which are then numbered anew; the others `reason`."""
+        """Leave out all but these rows, which are then numbered anew; `reason` says why, as in "5 are too long"."""
         self.left_out[reason] += len(self.dataframe) - len(rows)
         self.dataframe = self.dataframe.select(rows)
         self.places = [self.places[row] for row in rows]

@@ -157,7 +157,7 @@ class StudentWorker(ShardUploads, ActorRolloutRefWorker):
         return as_output(metrics | {f"timing/{name}": [seconds] for name, seconds in timing.items()})
 
     def make_updates(self, data: TensorDict, timing: dict[str, float]) -> dict[str, Any] | None:
-        """Read what the loss needs, and `train` with it; arguments and result as of `train`. Here it is -log p of the answers."""
+        """Read what the loss needs, and `train` with it; arguments and result as of `train`. Here the loss is -log p of the answers."""
         rows = rows_from_batch(data)
         weights = Weights(nll=torch.ones(int(rows.response_mask.sum())))
         return self.train(

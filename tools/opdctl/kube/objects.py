@@ -105,7 +105,7 @@ def dry_run(api: KubeApi, rendered: Rendered) -> tuple[list[ClusterError], list[
         except ClusterError as error:
             if error.status == 0:
                 raise
-            if error.status == HTTP_CONFLICT:
+            if error.status == HTTP_CONFLICT and "already exists" in str(error):
                 continue
             who = f"{tree['kind']} {tree['metadata']['name']}"
             found = ClusterError(f"{who}: {error}", status=error.status, fix=_mend(who, str(error)) or error.fix)

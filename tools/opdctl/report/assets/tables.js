@@ -26,8 +26,7 @@
   }
 
   async function copy(text, made) {
-    await navigator.clipboard?.writeText(text);
-    made.textContent = navigator.clipboard ? "copied" : "no clipboard over http";
+    made.textContent = await navigator.clipboard?.writeText(text).then(() => "copied", String) ?? "no clipboard over http";
   }
 
   for (const table of document.querySelectorAll(".scroll > table")) {
