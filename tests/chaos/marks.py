@@ -45,16 +45,15 @@ def _poison() -> None:
 
     from opd.kinds import Distillation
 
-    original = Distillation.weigh
+    original = Distillation.update
 
     @functools.wraps(original)
-    def poisoned(self, rows, step):
-        metrics = original(self, rows, step)
+    def poisoned(self, job, rows, step):
         if os.environ.get(NAN_AT) == str(step):
             rows[0].columns["sample_weights"] = torch.tensor(float("nan"))
-        return metrics
+        return original(self, job, rows, step)
 
-    Distillation.weigh = poisoned
+    Distillation.update = poisoned
 
 
 def _watch(module) -> None:
