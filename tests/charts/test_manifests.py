@@ -1,4 +1,4 @@
-"""The manifests that an administrator applies once: a run may do what it needs, and nothing else."""
+"""Manifests that an administrator applies once: the rights of users and runs, and no others."""
 
 import shutil
 import subprocess

@@ -146,18 +146,12 @@ def _tests_of_lines(map_to: Path, mutant: Mutant) -> dict[str, float]:
         json.loads((map_to / "seconds.json").read_text()),
         Path((map_to / "source").read_text(), "opd", mutant.file),
     )
-    before = file_text(mutant)[: mutant.offset].count("\n") + 1
+    first = (ROOT / "src/opd" / mutant.file).read_text()[: mutant.offset].count("\n") + 1
     of_line = data.contexts_by_lineno(str(file))
     names = {
-        name.rpartition(".")[2]
-        for n in range(before, before + mutant.old.count("\n") + 1)
-        for name in of_line.get(n, [])
+        name.rpartition(".")[2] for n in range(first, first + mutant.old.count("\n") + 1) for name in of_line.get(n, [])
     }
     return {name: seconds[name] for name in names if name in seconds}
-
-
-def file_text(mutant: Mutant) -> str:
-    return (ROOT / "src/opd" / mutant.file).read_text()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

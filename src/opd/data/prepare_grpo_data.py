@@ -46,7 +46,7 @@ def filter_problems(
             "duplicate_problem": identity in seen,
             "benchmark_problem": identity in benchmark,
         }
-        reason = next((reason for reason, applies in reasons.items() if applies), None)
+        reason = next((name for name, holds in reasons.items() if holds), None)
         if reason is None:
             kept.append(problem)
         else:

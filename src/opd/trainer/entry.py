@@ -155,7 +155,8 @@ def check_server(spec: AnyRunSpec) -> None:
     """Raise MissingPackage for a rollout server that is not installed, once the devices are known to be there."""
     from opd.kinds import serves
 
-    if isinstance(spec, SftSpec) or not (spec.teacher is None if isinstance(spec, EvalSpec) else serves(spec)):
+    needs_server = spec.teacher is None if isinstance(spec, EvalSpec) else serves(spec)
+    if isinstance(spec, SftSpec) or not needs_server:
         return
     if spec.rollout.name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise MissingPackage(
