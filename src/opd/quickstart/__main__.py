@@ -7,9 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
 
 from opd import launch
 from opd.experiment.algorithm import Convert
@@ -22,19 +21,8 @@ from opd.store.local import LocalStore
 RUN_NAME = "quickstart"
 
 
-class Task(NamedTuple):
-    """A quickstart: its experiment in this folder, its output, the making of what it needs, and its measurements."""
-
-    spec: str
-    out: str
-    prepare: Callable[[Path], list[str]]
-    measure: Callable[..., Report]
-
-
-TASKS = {
-    "toy": Task("quickstart.yaml", "build/quickstart", toy.prepare, toy.measure),
-    "lm": Task("quickstart-lm.yaml", "build/quickstart-lm", language.prepare, language.measure),
-}
+TASKS: dict[str, ModuleType] = {"toy": toy, "lm": language}
+"""Modules with `SPEC` (an experiment of this folder), `OUT`, `prepare` and `measure`."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,19 +31,19 @@ def main(argv: list[str] | None = None) -> int:
     os.environ["TQDM_DISABLE"] = "1"  # transformers draws a bar over every folder it loads
     args = _arguments(argv)
     task = TASKS[args.task]
-    spec, out = Path(args.spec or Path(__file__).parent / task.spec), Path(args.out or task.out)
+    spec, out = Path(__file__).parent / task.SPEC, Path(args.out or task.OUT)
     if out.exists() and any(out.iterdir()) and not (out / RUN_NAME).exists():
         print(f"--out {out}: a folder of something else; name one that is new, or a quickstart's", file=sys.stderr)
         return 2
     shutil.rmtree(out, ignore_errors=True)
     (out / RUN_NAME).mkdir(parents=True)  # the mark of a quickstart's folder
     try:
-        settings = task.prepare(out)
+        settings: list[str] = task.prepare(out)
     except subprocess.CalledProcessError as error:
         return error.returncode
     print(f"distilling on-policy: {spec.name}, seed {args.seed}\n", flush=True)
     words = [str(spec), "--seed", str(args.seed), "--name", RUN_NAME]
-    for setting in (f"output.root={out}", f"store.url={out / 'store'}", *settings, *args.set):
+    for setting in (f"output.root={out}", f"store.url={out / 'store'}", *settings):
         words += ["--set", setting]
     code = launch.main(words)
     if code or os.getpid() != this:  # the run's own process ends here too
@@ -69,20 +57,18 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         prog="python -m opd.quickstart", description=__doc__, epilog="example: python -m opd.quickstart --seed 7"
     )
     parser.add_argument("--task", choices=TASKS, default="toy", help="sums of digits, or a pretrained language model")
-    parser.add_argument("--spec", help="experiment file, instead of the task's own")
     parser.add_argument("--seed", type=int, default=1, help="decides data order and sampling (default: 1)")
     parser.add_argument("--out", help="folder, emptied first (default: build/quickstart, of lm build/quickstart-lm)")
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of the spec")
     return parser.parse_args(argv)
 
 
-def report(task: Task, out: Path, seed: int, started: float) -> dict[str, Any]:
+def report(task: ModuleType, out: Path, seed: int, started: float) -> None:
     """Write the model, `result.json` and `learning_curve.png` of a finished run and print the table."""
     run_dir = out / RUN_NAME
     rows = read_metrics([LocalStore(run_dir)])
     convert_student(run_dir, out / "model")
     trained = [row for row in rows if "opd/loss" in row]
-    found = task.measure(run_dir, out, rows, seed)
+    found: Report = task.measure(run_dir, out, rows, seed)
     result = {
         **found.facts,
         "steps": len(trained),
@@ -95,7 +81,6 @@ def report(task: Task, out: Path, seed: int, started: float) -> dict[str, Any]:
     result["wall_seconds"] = time.time() - started
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     print_report(found, result, picture)
-    return result
 
 
 def convert_student(run_dir: Path, target: Path) -> Path:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from opd.evaluation.estimators import Estimate, clustered
 from opd.quickstart.report import Report, share
 
+SPEC, OUT = "quickstart-lm.yaml", "build/quickstart-lm"
 MODEL, DATA = Path("build/lm/model"), Path("build/lm/data")
 ADAPTER = Path(__file__).parent / "gsm_teacher"
 """The teacher's LoRA adapters; manifests/experiments/smollm2-gsm-teacher.yaml made them."""

@@ -8,6 +8,7 @@ from typing import Any
 from opd.data.toy import TEACHER_DIR
 from opd.quickstart.report import Report, share
 
+SPEC, OUT = "quickstart.yaml", "build/quickstart"
 VALIDATION_KEY = "val-core/toy_add/acc/mean@1"
 
 
