@@ -9,14 +9,12 @@ from opd.data import command_line
 from opd.data.command_line import SetReport
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row
-from opd.experiment.sections import Data
 from opd_envs import LANGUAGES, Language
 from opd_envs.database_folder import M, ManifestError, read_manifest
 from opd_envs.rows import AGENT_SCHEMA
 
 FOLDER = "agent_processed"
 TRAIN_FILE = "train.parquet"
-DEFAULT_TRAIN_RATIO = Data.model_fields["train_ratio"].default
 Tables = dict[str, list[Row]]
 
 
@@ -36,14 +34,7 @@ def make_parser(*, module: str, description: str, example: str) -> argparse.Argu
         help="the tool database that answers the tasks (default: $DATABASE_DIR)",
     )
     parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=list(LANGUAGES), help="default: both")
-    parser.add_argument(
-        "--train-ratio",
-        type=command_line.ratio,
-        default=os.environ.get("TRAIN_RATIO", str(DEFAULT_TRAIN_RATIO)),
-        metavar="R",
-        help=f"share of the tasks in the training file (default: $TRAIN_RATIO, else {DEFAULT_TRAIN_RATIO})",
-    )
-    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of tasks and split (default: 42)")
+    command_line.add_split_options(parser, variable="TRAIN_RATIO", rows="the tasks", seed="tasks and split")
     return parser
 
 

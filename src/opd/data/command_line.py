@@ -15,6 +15,7 @@ import pyarrow as pa
 from opd.data.math_sources import MathSource, Problem
 from opd.data.raw_files import RawFileError
 from opd.data.rows import SCHEMA, Row, write_files
+from opd.experiment.sections import Data
 
 EXIT_BAD_INPUT = 2
 SUMMARY_FILE = "summary.json"
@@ -131,8 +132,20 @@ def summary_json(reports: Sequence[SetReport], options: dict[str, Any]) -> str:
     return json.dumps({"options": options, "sets": sets}, indent=2, ensure_ascii=False) + "\n"
 
 
-def ratio(text: str) -> float:
-    """Return a share between 0 and 1, both excluded, for argparse."""
+def add_split_options(parser: argparse.ArgumentParser, *, variable: str, rows: str, seed: str) -> None:
+    """Add `--train-ratio`, which an environment variable sets too, and `--seed`."""
+    default = Data.model_fields["train_ratio"].default
+    parser.add_argument(
+        "--train-ratio",
+        type=_ratio,
+        default=os.environ.get(variable, str(default)),
+        metavar="R",
+        help=f"share of {rows} in the training file (default: ${variable}, else {default})",
+    )
+    parser.add_argument("--seed", type=int, default=42, metavar="N", help=f"of {seed} (default: 42)")
+
+
+def _ratio(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text}: must be between 0 and 1, both excluded")

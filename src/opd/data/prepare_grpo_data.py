@@ -1,7 +1,6 @@
 """`python -m opd.data.prepare_grpo_data`: the training file, its validation split and the three benchmarks."""
 
 import argparse
-import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,6 @@ from opd.data import command_line
 from opd.data.math_sources import BENCHMARKS, DAPO, VARIANTS, MathSource, Problem, Variant
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, benchmark_rows, prompt_row
-from opd.experiment.sections import Data
 
 
 def normalised(question: str) -> str:
@@ -58,7 +56,6 @@ def filter_problems(
 FOLDER = "grpo_processed"
 TRAIN_FILE = "train.parquet"
 VALIDATION_FILE = "val_dapo.parquet"
-DEFAULT_TRAIN_RATIO = Data.model_fields["train_ratio"].default
 
 EXAMPLE = """\
   python -m opd.data.prepare_grpo_data --data-dir data
@@ -139,15 +136,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--variant", choices=VARIANTS, default="boxed", help="instruction of every prompt (default: boxed)"
     )
-    parser.add_argument(
-        "--train-ratio",
-        type=command_line.ratio,
-        default=os.environ.get("DAPO_TRAIN_RATIO", str(DEFAULT_TRAIN_RATIO)),
-        metavar="R",
-        help=f"share of DAPO's rows in the training file (default: $DAPO_TRAIN_RATIO, else {DEFAULT_TRAIN_RATIO})",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=42, metavar="N", help="of the shuffle before the split (default: 42)"
+    command_line.add_split_options(
+        parser, variable="DAPO_TRAIN_RATIO", rows="DAPO's rows", seed="the shuffle before the split"
     )
     command_line.run(prepare, parser.parse_args(argv))
 
