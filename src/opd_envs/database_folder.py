@@ -6,15 +6,16 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from opd.store.durable import hash_file
+from opd_envs import Language
 
 MANIFEST_FILE = "manifest.json"
 _VERSION_OFFSET = 96
@@ -135,6 +136,35 @@ def read_manifest(folder: Path, model: type[M], *, compare_hashes: bool = False)
             continue
         raise ManifestError(f"{file}: {fault}; copy the whole folder again")
     return manifest
+
+
+class DatabaseFolder(Generic[M]):
+    """The folder's SQLite files through read-only connections; for one thread."""
+
+    MANIFEST: type[M]
+    FILES: Mapping[Language, str]
+    """Names by language; the manifest says which are there."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Open a folder.
+
+        Raises:
+            ManifestError: the folder is no such database, or a file is missing or has another size.
+        """
+        root = Path(folder)
+        self.manifest = read_manifest(root, self.MANIFEST)
+        there = {language: root / name for language, name in self.FILES.items() if name in self.manifest.files}
+        self._connections = {language: open_read_only(path) for language, path in there.items()}
+
+    @classmethod
+    def verify(cls, folder: Path) -> None:
+        """Compare each file's SHA-256 with its manifest's."""
+        read_manifest(folder, cls.MANIFEST, compare_hashes=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections.values():
+            connection.close()
 
 
 @contextmanager

@@ -1,11 +1,12 @@
 """Parts that the rewards share: the task of a row, the block of an answer, the task's database, the reward's row."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from opd_envs.database_folder import FolderManifest, ManifestError
+from opd_envs.database_folder import DatabaseFolder, ManifestError
 
 MAX_BLOCK_CHARS = 100_000
 """A longer plan is rejected unread; an honest plan of 14 days has about 10,000 characters."""
@@ -27,6 +28,7 @@ class PlanError(ValueError):
 
 T = TypeVar("T")
 P = TypeVar("P", bound=BaseModel)
+D = TypeVar("D", bound=DatabaseFolder[Any])
 
 
 def task_text(task: Record) -> str:
@@ -81,18 +83,23 @@ def read_plan(model: type[P], block: str | dict[str, Any]) -> P:
         raise PlanError(_first(error, "plan")) from error
 
 
-def check_made_for(extra_info: Mapping[str, Any], folder: str, manifest: FolderManifest, *, made_by: str) -> None:
-    """Check that a row's task was made for the database.
+_opened: Callable[[Any, str], Any] = lru_cache(maxsize=4)(lambda kind, folder: kind(folder))
+
+
+def database_of(extra_info: Mapping[str, Any], folder: str, kind: type[D], *, made_by: str) -> D:
+    """Return the database of a folder, opened once in a process, for a row whose task was made for it.
 
     Raises:
         ManifestError: the row's task was made for another database.
     """
-    made_for, found = extra_info.get("database_id"), manifest.database_id
+    database: D = _opened(kind, folder)
+    made_for, found = extra_info.get("database_id"), database.manifest.database_id
     if made_for is not None and made_for != found:
         raise ManifestError(
             f"{folder}: is database {found}, this task was made for {made_for} and may have no solution here. "
             f"Give the database that {made_by} was given, or prepare the data anew"
         )
+    return database
 
 
 def reward_row(

@@ -2,11 +2,10 @@
 
 import sqlite3
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from opd_envs import LANGUAGES, Language
-from opd_envs.database_folder import FolderManifest, open_read_only, read_manifest
+from opd_envs.database_folder import DatabaseFolder, FolderManifest
 from opd_envs.deepplanning.layout import TABLES, Table, case_name
 
 DATABASE_FILES: Mapping[Language, str] = {language: f"deepplanning_{language}.sqlite" for language in LANGUAGES}
@@ -57,12 +56,11 @@ class Case:
         return [dict(zip(table.columns, values, strict=True)) for values in found]
 
 
-class Database:
-    """The folder's SQLite files through read-only connections; for one thread."""
+class Database(DatabaseFolder[Manifest]):
+    """The cases of an imported folder."""
 
-    def __init__(self, connections: Mapping[Language, sqlite3.Connection], manifest: Manifest) -> None:
-        self._connections = connections
-        self.manifest = manifest
+    MANIFEST = Manifest
+    FILES = DATABASE_FILES
 
     def in_case(self, name: str) -> Case:
         """Return the entries of a case, named as in a row's `extra_info.case_id`.
@@ -75,19 +73,3 @@ class Database:
             if name == case_name(language, number) and number in self.manifest.cases[language]:
                 return Case(connection, language, number)
         raise KeyError(f"extra_info.case_id = {name}: the database has no such case")
-
-    def close(self) -> None:
-        """Close the connections."""
-        for connection in self._connections.values():
-            connection.close()
-
-
-def open_database(folder: str | Path) -> Database:
-    """Open an imported folder for reading.
-
-    Raises:
-        ManifestError: the folder is no such database, or a file is missing or has another size.
-    """
-    root = Path(folder)
-    manifest = read_manifest(root, Manifest)
-    return Database({name: open_read_only(root / DATABASE_FILES[name]) for name in manifest.cases}, manifest)

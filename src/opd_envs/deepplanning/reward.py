@@ -1,17 +1,15 @@
 """The benchmark's scores of a written plan as a reward."""
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 from opd.agent.settings import CASE_ID
-from opd_envs.deepplanning.database import Database, open_database
+from opd_envs.deepplanning.database import Database
 from opd_envs.deepplanning.scoring.judge import judge_plan
 from opd_envs.deepplanning.task import parse_task
-from opd_envs.scoring import check_made_for, reward_row
+from opd_envs.scoring import database_of, reward_row
 
 MADE_BY = "opd_envs.deepplanning.prepare"
-_opened: Callable[[str], Database] = lru_cache(maxsize=4)(open_database)
 
 
 def compute_score(
@@ -40,8 +38,7 @@ def compute_score(
     """
     info = extra_info or {}
     task = parse_task(ground_truth)
-    database = _opened(database_dir)
-    check_made_for(info, database_dir, database.manifest, made_by=MADE_BY)
+    database = database_of(info, database_dir, Database, made_by=MADE_BY)
     judgement = judge_plan(solution_str, task, database.in_case(str(info.get(CASE_ID))))
     checks = {f"commonsense_{name}": holds for name, holds in judgement.commonsense.items()}
     checks |= {f"hard_{name}": holds for name, holds in judgement.hard.items()}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-from collections.abc import Mapping
-from pathlib import Path
+from copy import copy
 from typing import Any, ClassVar, Literal
 
 from opd_envs import LANGUAGES, Language
-from opd_envs.database_folder import FolderManifest, open_read_only, read_manifest
+from opd_envs.database_folder import DatabaseFolder, FolderManifest
 from opd_envs.travel.entries import City, Mode, Place, PlaceKind, Trip
 
 DATABASE_FILES: dict[Language, str] = {language: f"travel_{language}.sqlite" for language in LANGUAGES}
@@ -68,24 +66,19 @@ def episode_price(stored: int, kind: str, entry_id: int, seed: int | None) -> in
     return low + int.from_bytes(digest) % (high - low + 1)
 
 
-class Database:
-    """The folder's SQLite files through read-only connections; for one thread. Every result has a fixed order.
+class Database(DatabaseFolder[Manifest]):
+    """The records of a folder; every result has a fixed order, and ids are the same in every language."""
 
-    Args:
-        connections: one a language; the records have the same ids in all of them.
-        episode_seed: replaces the stored prices by an episode's; None means as stored.
-    """
-
-    def __init__(
-        self, connections: Mapping[Language, sqlite3.Connection], manifest: Manifest, episode_seed: int | None = None
-    ) -> None:
-        self._connections = connections
-        self.manifest = manifest
-        self.episode_seed = episode_seed
+    MANIFEST = Manifest
+    FILES = DATABASE_FILES
+    episode_seed: int | None = None
+    """Replaces the stored prices by an episode's; None means as stored."""
 
     def in_episode(self, seed: int | None) -> Database:
         """Return the same connections in another episode."""
-        return Database(self._connections, self.manifest, seed)
+        view = copy(self)
+        view.episode_seed = seed
+        return view
 
     def city(self, name: str) -> City | None:
         """Return the city of a name in either language, whose language is the name's; None where there is none."""
@@ -137,11 +130,6 @@ class Database:
         """Return the trip of a number, or None."""
         return next(map(self._trip, self._rows(LANGUAGES[0], "trips", "number = ?", number)), None)
 
-    def close(self) -> None:
-        """Close the connections, also for the views that `in_episode` returned."""
-        for connection in self._connections.values():
-            connection.close()
-
     def _cities(self, language: Language, where: str, *values: object) -> list[City]:
         return [City(row[0], language, *row[1:]) for row in self._rows(language, "cities", where, *values)]
 
@@ -158,14 +146,3 @@ class Database:
     def _rows(self, language: Language, table: str, where: str, *values: object) -> list[tuple[Any, ...]]:
         # Table and condition are constants of this class; a model's words are parameters.
         return self._connections[language].execute(f"SELECT * FROM {table} WHERE {where}", values).fetchall()
-
-
-def open_database(folder: str | Path) -> Database:
-    """Open a database folder for reading.
-
-    Raises:
-        ManifestError: the folder is no database or is damaged.
-    """
-    root = Path(folder)
-    manifest = read_manifest(root, Manifest)
-    return Database({language: open_read_only(root / name) for language, name in DATABASE_FILES.items()}, manifest)

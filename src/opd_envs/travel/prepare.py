@@ -9,7 +9,7 @@ from opd.data import command_line
 from opd.data.command_line import SetReport
 from opd_envs.database_folder import MANIFEST_FILE
 from opd_envs.preparing import TRAIN_FILE, Tables, finish, make_parser, manifest_of, val_file
-from opd_envs.travel.database import Manifest, open_database
+from opd_envs.travel.database import Database, Manifest
 from opd_envs.travel.generate import GRADES, generate_task
 from opd_envs.travel.words import generated_row
 
@@ -24,7 +24,7 @@ OPTIONS = ("grades", "languages", "num_tasks", "train_ratio", "seed")
 def prepare(arguments: argparse.Namespace) -> None:
     """Generate the tasks of every grade and language, split them and write them."""
     manifest_of(arguments.database_dir, Manifest)
-    database = open_database(arguments.database_dir)
+    database = Database(arguments.database_dir)
     tables: Tables = {}
     reports = []
     indices = count()

@@ -1,19 +1,17 @@
 """The travel reward of training, validation and pass rates: one score, and an entry for each named constraint."""
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 from opd.agent.settings import EPISODE_SEED, FINAL_TEXT
-from opd_envs.scoring import PlanError, check_made_for, reward_row
+from opd_envs.scoring import PlanError, database_of, reward_row
 from opd_envs.travel.answers import find_answer, right_answer, says
 from opd_envs.travel.constraints import judge, no_plan, share
-from opd_envs.travel.database import Database, open_database
+from opd_envs.travel.database import Database
 from opd_envs.travel.plan import parse_plan
 from opd_envs.travel.task import Question, Trip, parse_task
 
 MADE_BY = "opd_envs.travel.prepare"
-_opened: Callable[[str], Database] = lru_cache(maxsize=4)(open_database)
 
 
 def compute_score(
@@ -42,8 +40,7 @@ def compute_score(
     """
     info = extra_info or {}
     task = parse_task(ground_truth)
-    stored, seed = _opened(database_dir), info.get(EPISODE_SEED)
-    check_made_for(info, database_dir, stored.manifest, made_by=MADE_BY)
+    stored, seed = database_of(info, database_dir, Database, made_by=MADE_BY), info.get(EPISODE_SEED)
     database = stored.in_episode(None if seed is None else int(seed))
     score = _score_answer if isinstance(task, Question) else _score_plan
     return score(solution_str, task, info, database)  # type: ignore[arg-type]  # chosen by the task's own type

@@ -4,7 +4,7 @@ import pytest
 from tests.opd_envs.deepplanning.published import files, write_data, write_zip
 
 from opd_envs.database_folder import ManifestError, read_manifest
-from opd_envs.deepplanning.database import Manifest, open_database
+from opd_envs.deepplanning.database import Database, Manifest
 from opd_envs.deepplanning.layout import ARCHIVES, TABLES
 from opd_envs.deepplanning.make_database import main
 from opd_envs.travel import database as travel
@@ -14,7 +14,7 @@ PLACE = f"database_en.zip: id_0/{TRAINS}"
 
 
 def test_every_value_is_stored_as_it_is_under_its_case(imported):
-    database = open_database(imported)
+    database = Database(imported)
     for language, number in (("en", "0"), ("en", "1"), ("zh", "0"), ("zh", "1")):
         case, published = database.in_case(f"{language}/{number}"), files(language, number)
         for table in TABLES:
@@ -37,7 +37,7 @@ def test_the_manifest_names_what_was_imported_and_the_same_archives_give_the_sam
     for path in imported.iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
     with pytest.raises(ManifestError, match=r"kind: Input should be 'travel'"):
-        travel.open_database(imported)
+        travel.Database(imported)
 
 
 def edited(old, new: bytes):

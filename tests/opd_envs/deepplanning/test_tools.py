@@ -13,7 +13,7 @@ from opd.agent.environments import load_environment, tool_schemas
 from opd.agent.tool_pool import ToolPool
 from opd.agent.tools import BadArguments, parse_arguments, render
 from opd_envs import LANGUAGES
-from opd_envs.deepplanning.database import open_database
+from opd_envs.deepplanning.database import Database
 from opd_envs.travel.toy import MODELS, STUDENT
 
 TOOLSET = "deepplanning-{}"
@@ -35,7 +35,7 @@ PUBLISHED = {
 
 @pytest.fixture(scope="module")
 def call(imported):
-    database = open_database(imported)
+    database = Database(imported)
 
     def run(tool_name: str, /, case: str = "en/0", **arguments):
         tool = load_environment(TOOLSET.format("en")).tools[tool_name]

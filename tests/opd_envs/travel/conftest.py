@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from opd_envs.travel.database import Database, open_database
+from opd_envs.travel.database import Database
 from opd_envs.travel.make_database import write_database
 
 SEED, NUM_CITIES = 7, 30
@@ -19,6 +19,6 @@ def database_dir(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def database(database_dir) -> Database:
-    database = open_database(database_dir)
+    database = Database(database_dir)
     yield database
     database.close()

@@ -10,7 +10,7 @@ import pytest
 from tests.opd_envs.travel.conftest import NUM_CITIES, SEED
 
 from opd_envs.database_folder import MANIFEST_FILE, ManifestError, read_manifest
-from opd_envs.travel.database import DATABASE_FILES, PRICE_RANGES, Manifest, episode_price, open_database
+from opd_envs.travel.database import DATABASE_FILES, PRICE_RANGES, Database, Manifest, episode_price
 from opd_envs.travel.make_database import main
 
 
@@ -60,7 +60,7 @@ def test_reading_leaves_no_file_next_to_the_database_even_in_a_read_only_folder(
     folder = tmp_path / "copy"
     shutil.copytree(database_dir, folder)
     folder.chmod(0o555)
-    reader = open_database(folder)
+    reader = Database(folder)
     assert len(reader.cities("zh")) == NUM_CITIES
     reader.close()
     folder.chmod(0o755)
@@ -69,28 +69,28 @@ def test_reading_leaves_no_file_next_to_the_database_even_in_a_read_only_folder(
 
 def test_a_missing_manifest_or_file_a_wrong_size_or_hash_and_another_format_are_named(database_dir, tmp_path):
     with pytest.raises(ManifestError, match=r"has no manifest.json; make a database with `python -m opd_envs.travel"):
-        open_database(tmp_path)
+        Database(tmp_path)
     folder = tmp_path / "damaged"
     shutil.copytree(database_dir, folder)
     victim = folder / DATABASE_FILES["zh"]
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
-    open_database(folder).close()
+    Database(folder).close()
     with pytest.raises(ManifestError, match=r"travel_zh.sqlite: has SHA-256 [0-9a-f]{64}, its manifest says"):
         read_manifest(folder, Manifest, compare_hashes=True)
     victim.write_bytes(data[:-1])
     with pytest.raises(ManifestError, match=r"travel_zh.sqlite: has \d+ bytes, its manifest says \d+"):
-        open_database(folder)
+        Database(folder)
     victim.unlink()
     with pytest.raises(ManifestError, match=r"travel_zh.sqlite: is missing"):
-        open_database(folder)
+        Database(folder)
     manifest = json.loads((folder / MANIFEST_FILE).read_text())
     outside = {"files": {"../outside.sqlite": {"sha256": "0" * 64, "num_bytes": 1}}}
     for change, field in ((outside, "files"), ({"format_version": 2}, "format_version"), ({"kind": "x"}, "kind")):
         (folder / MANIFEST_FILE).write_text(json.dumps(manifest | change))
         with pytest.raises(ManifestError, match=rf"manifest.json: {field}.*; give a folder that"):
-            open_database(folder)
+            Database(folder)
 
 
 def test_a_folder_with_content_is_not_overwritten(tmp_path, capsys):

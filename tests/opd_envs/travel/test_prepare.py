@@ -5,7 +5,7 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 
-from opd_envs.travel.database import open_database
+from opd_envs.travel.database import Database
 from opd_envs.travel.generate import generate_task
 from opd_envs.travel.prepare import main
 from opd_envs.travel.reward import compute_score
@@ -36,7 +36,7 @@ def test_four_in_five_tasks_of_each_grade_and_language_are_for_training(generate
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("grade", range(5))
 def test_every_task_has_a_solution_that_scores_one_with_an_entry_for_each_constraint(database_dir, grade, language):
-    database = open_database(database_dir)
+    database = Database(database_dir)
     for number in range(5):
         task = generate_task(database, seed=5, grade=grade, language=language, number=number)
         info = {"episode_seed": task.episode_seed, "grade": grade}

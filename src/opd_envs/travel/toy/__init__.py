@@ -8,7 +8,7 @@ from pathlib import Path
 from opd.data.rows import Row, write_files
 from opd_envs import LANGUAGES
 from opd_envs.rows import AGENT_SCHEMA
-from opd_envs.travel.database import Database, open_database
+from opd_envs.travel.database import Database
 from opd_envs.travel.generate import generate_task
 from opd_envs.travel.make_database import write_database
 from opd_envs.travel.words import generated_row
@@ -56,7 +56,7 @@ def make_world(folder: Path) -> Path:
 
 def open_world(folder: Path) -> Database:
     """Open the tool database, written first where it is missing."""
-    return open_database(make_world(folder))
+    return Database(make_world(folder))
 
 
 def rows(database: Database, *, seed: int, split: str, num_rows: int) -> list[Row]:
