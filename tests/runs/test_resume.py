@@ -168,9 +168,13 @@ def test_a_manifest_with_other_fields_is_none(change: dict) -> None:
         Manifest.from_bytes(json.dumps(json.loads(manifest.to_bytes()) | change).encode())
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"files": [1]}', b"\xff", b"[" * 100_000])
-def test_any_other_content_is_no_manifest(data: bytes) -> None:
-    with pytest.raises(CorruptRecord):
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [(b"", "the top"), (b"[]", "the top"), (b"{}", "step"), (b'{"files": [1]}', "step"), (b"\xff", "the top"),
+     (b"[" * 100_000, "the top")],
+)  # fmt: skip
+def test_any_other_content_is_no_manifest(data: bytes, place: str) -> None:
+    with pytest.raises(CorruptRecord, match=f"at {place}$"):
         Manifest.from_bytes(data)
 
 

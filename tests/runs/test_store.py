@@ -112,8 +112,11 @@ def test_a_full_disk_is_refused_at_once(tmp_path: Path) -> None:
     assert store.failures == 10**9 - 1
 
 
-def test_what_is_synced_is_closed(tmp_path: Path) -> None:
+def test_what_is_synced_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.path.realpath(f"/proc/self/fd/{descriptor}")))
     fsync_file(tmp_path)
+    assert synced == [str(tmp_path.resolve())]
     assert str(tmp_path.resolve()) not in [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
 
 

@@ -72,7 +72,7 @@ class Case:
     device: str = "cpu"
     method: str = "update"
     num_steps: int = 1
-    first_step: int | None = None  # the training step of the first of them
+    first_step: int = 0  # the training step of the first of them
     shown: tuple[int, ...] = ()  # rows whose tokens are asked for one by one; `seen` is what all ranks tell
     teachers: dict[str, str] = field(default_factory=dict)  # several by name; a row's own is its `teacher`, a number
     saves_to: str = ""  # folder `global_step_N` of a checkpoint that is saved before the last step
@@ -178,6 +178,8 @@ def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:
         mini_batch_size=mini_batch,
         epochs=1,
         seed=1,
+        training_step=0,
+        shown_rows=(),
         dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
         temperature=1.0,
     )
@@ -209,8 +211,7 @@ def _make_earlier_steps(worker, data: TensorDict, case: Case, update: Callable) 
     from opd.update import shards
 
     def number(step: int) -> None:
-        if case.first_step is not None:
-            tu.assign_non_tensor(data, training_step=case.first_step + step)
+        tu.assign_non_tensor(data, training_step=case.first_step + step)
 
     waiting: list[Callable[[], None]] = []
     if case.resumes_from:

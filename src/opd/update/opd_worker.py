@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
 from opd.batch.builder import TEACHER_PROMPTS, build_opd_batch
@@ -140,8 +139,7 @@ class OPDWorker(StudentWorker):
             data: rows as of `update_actor`, with `teacher_prompts` where there are any; [B] `sample_weights`, `row_id`,
                 `teacher` (its number) of several, and `advantage` for a policy gradient; `training_step`, `seed`, `shown_rows`.
         """
-        settings = (("training_step", 0), ("seed", 0), ("shown_rows", ()))
-        step, seed, shown = (tu.get_non_tensor_data(data, *setting) for setting in settings)
+        step, seed, shown = (data[name] for name in ("training_step", "seed", "shown_rows"))
         selection, student = self.opd.importance.tokens, self.student_engine
         loss, teacher_rows, num_left_out = self._prepare(data, step, shown)
         data = data.exclude(TEACHER_PROMPTS)  # the student has no use for them
