@@ -199,13 +199,15 @@ def test_a_transfer_has_a_second_for_every_64_kib_beside_a_requests_own_time(
 
     with open(tmp_path / "shard", "wb") as file:
         file.truncate(64 * 2**20)
-    filesystem = SimpleNamespace(loop=None, _put_file=lambda *paths: None, _rm_file=lambda path: None)
+    deleted: list[str] = []
+    filesystem = SimpleNamespace(loop=None, _put_file=lambda *paths: None, _rm_file=deleted.append)
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda call, loop: Transfer())
     monkeypatch.setattr("opd.store.remote._filesystem", lambda *_: filesystem)
     store = FsspecStore("s3://bucket/r")
     store.put_file("shard", tmp_path / "shard")
     store.delete("shard")
     assert Transfer.waited_s == [CALL_DEADLINE_S + 1024, CALL_DEADLINE_S]
+    assert deleted == ["bucket/r/shard"]
 
 
 def unanswered(code: int | None = None, name: str = "Unanswered") -> Exception:
