@@ -92,9 +92,7 @@ def as_number(value: Any) -> int | float | str | None:
         return int(value)
     if not isinstance(value, float):
         return None
-    if math.isnan(value):
-        return "NaN"
-    return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+    return float(value) if math.isfinite(value) else json.dumps(value)  # NaN, Infinity, -Infinity
 
 
 def as_float(value: Any) -> float:
